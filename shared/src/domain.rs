@@ -1,0 +1,7 @@
+//! The rules of Holdfast as pure data and functions: specs, policies, the state machine of a turn. Nothing here awaits,
+//! reads a clock or knows a database.
+
+pub mod agent;
+pub mod policy;
+pub mod sandbox;
+pub mod turn;

@@ -1,0 +1,29 @@
+//! An agent: harness, typed settings, sandbox limits, environment. Read from a TOML file, stored as JSON with a version.
+
+use holdfast_protocol::harness::Harness;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::sandbox::{Env, SandboxSpec, hex};
+
+/// What `agent apply` stores.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AgentSpec {
+    #[serde(flatten)]
+    pub harness: Harness,
+    #[serde(default)]
+    pub sandbox: SandboxSpec,
+    /// Plain environment of the harness. Credentials do not belong here; they are forwarded from the worker.
+    #[serde(default)]
+    pub env: Env,
+    /// Names of variables forwarded from the worker's environment to the harness process only.
+    #[serde(default)]
+    pub forward_env: Vec<String>,
+}
+
+impl AgentSpec {
+    /// SHA-256 (hex) of the canonical JSON.
+    pub fn digest(&self) -> String {
+        hex(&Sha256::digest(serde_json::to_vec(self).expect("a spec always encodes")))
+    }
+}

@@ -1,0 +1,158 @@
+//! Queue policy: the only place where retries, timeouts and caps live. Stored with a revision; a running turn keeps the
+//! revision it started with.
+
+use std::time::Duration;
+
+use holdfast_protocol::FailureClass;
+use serde::{Deserialize, Serialize};
+
+/// Every field of a queue's policy, with its default.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QueuePolicy {
+    /// Burned runs before the turn is a dead letter.
+    pub max_attempts: u32,
+    /// Classes that are retried; classes before the model are retried always, up to `max_setup_attempts`.
+    pub retry_on: Vec<FailureClass>,
+    pub max_setup_attempts: u32,
+    pub backoff: Backoff,
+    pub turn_timeout: Span,
+    pub stall_timeout: Span,
+    /// Queued turns beyond which a submission is refused.
+    pub max_depth: u64,
+    /// Turns in flight over the whole fleet; 0 = no cap.
+    pub concurrency: u32,
+    /// How long a parked computer waits for the next turn.
+    pub warm_for: Span,
+}
+
+impl Default for QueuePolicy {
+    fn default() -> Self {
+        Self {
+            max_attempts: 3,
+            retry_on: vec![
+                FailureClass::SandboxLost,
+                FailureClass::WorkerLost,
+                FailureClass::ModelOverloaded,
+                FailureClass::RateLimited,
+            ],
+            max_setup_attempts: 10,
+            backoff: Backoff::default(),
+            turn_timeout: Span::secs(3600),
+            stall_timeout: Span::secs(600),
+            max_depth: 1_000_000,
+            concurrency: 0,
+            warm_for: Span::secs(300),
+        }
+    }
+}
+
+/// Exponential backoff between attempts.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Backoff {
+    pub initial: Span,
+    pub factor: f64,
+    pub max: Span,
+    pub jitter: Jitter,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { initial: Span::secs(5), factor: 2.0, max: Span::secs(300), jitter: Jitter::Full }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Jitter {
+    /// A delay uniformly between zero and the step.
+    Full,
+    None,
+}
+
+impl Backoff {
+    /// The longest delay before attempt `n + 1`, `n` burned attempts behind it (n >= 1).
+    pub fn step(&self, burned: u32) -> Duration {
+        let exponent = i32::try_from(burned.saturating_sub(1)).unwrap_or(i32::MAX);
+        let seconds = self.initial.0.as_secs_f64() * self.factor.powi(exponent);
+        Duration::from_secs_f64(seconds.min(self.max.0.as_secs_f64()))
+    }
+}
+
+/// A duration as people write it: `500ms`, `5s`, `10m`, `1h`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Span(pub Duration);
+
+impl Span {
+    pub const fn secs(seconds: u64) -> Self {
+        Self(Duration::from_secs(seconds))
+    }
+}
+
+impl std::str::FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("`{text}` is not a duration (write 500ms, 5s, 10m or 1h)");
+        let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+        let number: u64 = text[..digits].parse().map_err(|_| bad())?;
+        let unit = match &text[digits..] {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(bad()),
+        };
+        number.checked_mul(unit).map(|ms| Self(Duration::from_millis(ms))).ok_or_else(bad)
+    }
+}
+
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ms = self.0.as_millis();
+        match ms {
+            0 => f.write_str("0s"),
+            _ if ms % 3_600_000 == 0 => write!(f, "{}h", ms / 3_600_000),
+            _ if ms % 60_000 == 0 => write!(f, "{}m", ms / 60_000),
+            _ if ms % 1_000 == 0 => write!(f, "{}s", ms / 1_000),
+            _ => write!(f, "{ms}ms"),
+        }
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_round_trip() {
+        for text in ["500ms", "5s", "10m", "1h", "0s"] {
+            assert_eq!(text.parse::<Span>().map(|span| span.to_string()), Ok(text.to_owned()));
+        }
+        for text in ["", "5", "s", "5 s", "-1s", "99999999999999999999s"] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn backoff_grows_and_is_bounded() {
+        let backoff = Backoff::default();
+        assert_eq!(backoff.step(1), Duration::from_secs(5));
+        assert_eq!(backoff.step(3), Duration::from_secs(20));
+        assert_eq!(backoff.step(400), Duration::from_secs(300));
+    }
+}
