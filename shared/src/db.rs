@@ -1,1 +1,119 @@
-//! Placeholder.
+//! The only SQL. One file per concern; each says which rows it may write and what a crash in the middle leaves.
+//!
+//! READ COMMITTED throughout; every transaction is short and none is open across a call to anything but Postgres.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+
+/// A handle on the database; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Db {
+    pool: PgPool,
+    options: PgConnectOptions,
+}
+
+/// What can go wrong between us and Postgres.
+#[derive(Debug, thiserror::Error)]
+pub enum DbError {
+    #[error("DATABASE_URL is not a Postgres URL: {0} (write postgres://user@host:5432/database)")]
+    Url(String),
+    #[error("cannot reach Postgres at {at}")]
+    Unreachable {
+        at: String,
+        #[source]
+        source: sqlx::Error,
+    },
+    #[error("cannot bring the schema up to date")]
+    Migrate(#[source] sqlx::migrate::MigrateError),
+    /// A fenced write touched no row: a higher fence was granted. Close the channel and write nothing.
+    #[error("the lease is lost: a higher fence was granted")]
+    LeaseLost,
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Sql(#[from] sqlx::Error),
+}
+
+impl DbError {
+    /// True when the same call may succeed later: connection loss, restart, lock timeout, serialization, read-only server.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            DbError::Unreachable { .. } => true,
+            DbError::Sql(error) => match error {
+                sqlx::Error::Io(_)
+                | sqlx::Error::PoolTimedOut
+                | sqlx::Error::PoolClosed
+                | sqlx::Error::WorkerCrashed => true,
+                sqlx::Error::Database(db) => db.code().is_some_and(|code| {
+                    ["08", "40", "53", "55", "57"].iter().any(|class| code.starts_with(class)) || code == "25006"
+                }),
+                sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) => true,
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+}
+
+pub type Result<T, E = DbError> = std::result::Result<T, E>;
+
+static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
+
+impl Db {
+    /// Connects with timeouts on everything: no statement over 30 s, no lock wait over 5 s, no idle transaction over 5 s.
+    pub async fn connect(url: &str, connections: u32) -> Result<Self> {
+        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+            return Err(DbError::Url(url.split("://").next().unwrap_or_default().to_owned()));
+        }
+        let options = PgConnectOptions::from_str(url)
+            .map_err(|e| DbError::Url(e.to_string()))?
+            .application_name("holdfast")
+            .options([
+                ("statement_timeout", "30s"),
+                ("lock_timeout", "5s"),
+                ("idle_in_transaction_session_timeout", "5s"),
+                ("tcp_keepalives_idle", "10"),
+                ("tcp_keepalives_interval", "5"),
+                ("tcp_keepalives_count", "3"),
+            ]);
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .min_connections(1)
+            .acquire_timeout(Duration::from_secs(10))
+            .max_lifetime(Duration::from_secs(1800))
+            .test_before_acquire(false)
+            .connect_with(options.clone())
+            .await
+            .map_err(|source| DbError::Unreachable { at: address(&options), source })?;
+        Ok(Self { pool, options })
+    }
+
+    /// Brings the schema up to date; several processes may do so at once.
+    pub async fn migrate(&self) -> Result<()> {
+        MIGRATIONS.run(&self.pool).await.map_err(DbError::Migrate)
+    }
+
+    pub fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// For connections that must not come from the pool (liveness, heartbeat).
+    pub fn options(&self) -> &PgConnectOptions {
+        &self.options
+    }
+
+    /// Where the database is, without the password.
+    pub fn address(&self) -> String {
+        address(&self.options)
+    }
+}
+
+fn address(options: &PgConnectOptions) -> String {
+    let place = options.get_socket().map_or_else(
+        || format!("{}:{}", options.get_host(), options.get_port()),
+        |socket| format!("{}:{}", socket.display(), options.get_port()),
+    );
+    format!("{place}/{}", options.get_database().unwrap_or_else(|| options.get_username()))
+}

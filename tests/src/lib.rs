@@ -1,1 +1,5 @@
-//! Placeholder.
+//! Services, the stand-in model endpoint and helpers for tests. A test that needs a service fails with a hint when it is
+//! not given: `./deploy/test` gives all of them.
+
+pub mod services;
+pub mod stub;

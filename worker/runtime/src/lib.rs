@@ -1,1 +1,1 @@
-//! Placeholder.
+//! The stand-in for the checkpoint engine; see checkpoint.rs.
