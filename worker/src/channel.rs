@@ -11,7 +11,7 @@ use std::time::Duration;
 use holdfast_protocol::message::{Answer, Call, Refusal, Request, Response};
 use holdfast_protocol::{Fence, Frame, FrameDecoder};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::sandbox::ByteStream;
@@ -33,38 +33,41 @@ type Waiting = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Result<Answer, Refu
 
 /// One connection; dropping it closes the stream.
 pub struct Channel {
-    fence: Fence,
+    fence: AtomicU64,
     next: AtomicU64,
     waiting: Waiting,
-    writer: tokio::sync::Mutex<Box<dyn tokio::io::AsyncWrite + Send + Unpin>>,
-    reader: JoinHandle<()>,
+    frames: mpsc::Sender<Vec<u8>>,
+    tasks: [JoinHandle<()>; 2],
 }
 
 impl Channel {
     /// Takes the stream over. Say `Hello` first.
     pub fn new((reader, writer): ByteStream, fence: Fence) -> Self {
         let waiting: Waiting = Arc::new(Mutex::new(Some(HashMap::new())));
-        let reader = tokio::spawn(read_answers(reader, Arc::clone(&waiting)));
-        Self { fence, next: AtomicU64::new(1), waiting, writer: tokio::sync::Mutex::new(writer), reader }
+        let (frames, queue) = mpsc::channel(4);
+        let tasks = [
+            tokio::spawn(read_answers(reader, Arc::clone(&waiting))),
+            tokio::spawn(write_frames(writer, queue, Arc::clone(&waiting))),
+        ];
+        Self { fence: AtomicU64::new(fence.get()), next: AtomicU64::new(1), waiting, frames, tasks }
+    }
+
+    /// The same worker holds the session again: from here on the channel speaks with the new lease's fence. Say `Hello`.
+    pub fn set_fence(&self, fence: Fence) {
+        self.fence.store(fence.get(), Ordering::Relaxed);
     }
 
     /// One call, one answer. Cancelling it leaves the call running in the runtime; its answer is dropped.
     pub async fn call(&self, call: Call, deadline: Duration) -> Result<Answer, ChannelError> {
         let name = name_of(&call);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let frame = Frame::encode_message(self.fence, &Request { id, call })
+        let fence = Fence::granted(self.fence.load(Ordering::Relaxed));
+        let frame = Frame::encode_message(fence, &Request { id, call })
             .map_err(|error| ChannelError::Protocol(error.to_string()))?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().expect("never poisoned").as_mut().ok_or(ChannelError::Closed)?.insert(id, sender);
         let exchange = async {
-            {
-                let mut writer = self.writer.lock().await;
-                let sent = async {
-                    writer.write_all(&frame).await?;
-                    writer.flush().await
-                };
-                sent.await.map_err(|_| ChannelError::Closed)?;
-            }
+            self.frames.send(frame).await.map_err(|_| ChannelError::Closed)?;
             receiver.await.map_err(|_| ChannelError::Closed)
         };
         let answered = tokio::time::timeout(deadline, exchange).await;
@@ -84,7 +87,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        self.reader.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -98,6 +101,20 @@ async fn read_answers(mut reader: Box<dyn tokio::io::AsyncRead + Send + Unpin>, 
         }
         if let Err(error) = deliver(&mut decoder, &waiting) {
             tracing::warn!(%error, "the runtime's stream cannot be read on");
+            break;
+        }
+    }
+    waiting.lock().expect("never poisoned").take();
+}
+
+/// Writes whole frames; a call that is given up while its frame is on the way does not cut the frame.
+async fn write_frames(
+    mut writer: Box<dyn tokio::io::AsyncWrite + Send + Unpin>,
+    mut frames: mpsc::Receiver<Vec<u8>>,
+    waiting: Waiting,
+) {
+    while let Some(frame) = frames.recv().await {
+        if writer.write_all(&frame).await.is_err() || writer.flush().await.is_err() {
             break;
         }
     }
