@@ -119,7 +119,7 @@ create unique index turns_key on turns (namespace, idempotency_key) where idempo
 create unique index turns_one_head on turns (session_id) where head;
 create index turns_open on turns (session_id, seq) where state not in ('succeeded', 'failed', 'dead', 'cancelled');
 create index turns_due on turns (queue, priority desc, due_at, id) where state = 'queued' and head;
-create index turns_active on turns (run_id) where state in ('starting', 'running', 'saving', 'stopping');
+create index turns_active on turns (queue) where state in ('starting', 'running', 'saving', 'stopping');
 create index turns_batch on turns (batch_id, seq) where batch_id is not null;
 create index turns_recent on turns (namespace, submitted_at desc);
 

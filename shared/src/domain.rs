@@ -3,5 +3,6 @@
 
 pub mod agent;
 pub mod policy;
+pub mod retry;
 pub mod sandbox;
 pub mod turn;

@@ -1,0 +1,88 @@
+//! Whether a failed run is tried again, when, and whether it counts. A function of the queue's policy and of what the
+//! turn has used up; nothing else in the system retries a turn.
+
+use std::time::Duration;
+
+use holdfast_protocol::FailureClass;
+
+use super::policy::{Jitter, QueuePolicy};
+use super::turn::Verdict;
+
+/// What a turn has used up, the failed run not counted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spent {
+    pub attempts: u32,
+    pub setup_attempts: u32,
+}
+
+/// A verdict and the bounds of the delay before the next run.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Decision {
+    pub verdict: Verdict,
+    /// The longest delay; the database draws uniformly below it when `jitter` is full.
+    pub delay: Duration,
+    pub jitter: Jitter,
+}
+
+/// Decides once, when the run ends.
+pub fn decide(policy: &QueuePolicy, spent: Spent, class: FailureClass) -> Decision {
+    let (verdict, tries) = match class {
+        FailureClass::Cancelled | FailureClass::Poisoned => (Verdict::Fail, 0),
+        _ if class.before_model() => {
+            let tries = spent.setup_attempts + 1;
+            (retry_while(tries < policy.max_setup_attempts, false), tries)
+        }
+        // A limit of the provider is nobody's fault: it never burns an attempt.
+        FailureClass::RateLimited if policy.retry_on.contains(&class) => (Verdict::Retry { burned: false }, 1),
+        // A dead worker is always retried within the attempts.
+        _ if class == FailureClass::WorkerLost || policy.retry_on.contains(&class) => {
+            let tries = spent.attempts + 1;
+            (retry_while(tries < policy.max_attempts, true), tries)
+        }
+        _ => (Verdict::Fail, 0),
+    };
+    Decision { verdict, delay: policy.backoff.step(tries.max(1)), jitter: policy.backoff.jitter }
+}
+
+fn retry_while(left: bool, burned: bool) -> Verdict {
+    if left { Verdict::Retry { burned } } else { Verdict::GiveUp }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(attempts: u32, setup_attempts: u32, class: FailureClass) -> Verdict {
+        decide(&QueuePolicy::default(), Spent { attempts, setup_attempts }, class).verdict
+    }
+
+    #[test]
+    fn attempts_end_at_the_policy() {
+        assert_eq!(verdict(0, 0, FailureClass::SandboxLost), Verdict::Retry { burned: true });
+        assert_eq!(verdict(1, 0, FailureClass::SandboxLost), Verdict::Retry { burned: true });
+        assert_eq!(verdict(2, 0, FailureClass::SandboxLost), Verdict::GiveUp);
+        assert_eq!(verdict(0, 0, FailureClass::HarnessError), Verdict::Fail);
+        assert_eq!(verdict(0, 0, FailureClass::Cancelled), Verdict::Fail);
+    }
+
+    #[test]
+    fn what_happens_before_the_model_burns_no_attempt() {
+        assert_eq!(verdict(2, 8, FailureClass::NativeStateMissing), Verdict::Retry { burned: false });
+        assert_eq!(verdict(0, 9, FailureClass::SandboxUnavailable), Verdict::GiveUp);
+    }
+
+    #[test]
+    fn limits_of_the_provider_burn_nothing() {
+        assert_eq!(verdict(2, 0, FailureClass::RateLimited), Verdict::Retry { burned: false });
+    }
+
+    #[test]
+    fn a_lost_worker_is_retried_whatever_the_list_says() {
+        let policy = QueuePolicy { retry_on: vec![], ..QueuePolicy::default() };
+        assert_eq!(
+            decide(&policy, Spent::default(), FailureClass::WorkerLost).verdict,
+            Verdict::Retry { burned: true }
+        );
+        assert_eq!(decide(&policy, Spent::default(), FailureClass::SandboxLost).verdict, Verdict::Fail);
+    }
+}
