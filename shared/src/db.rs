@@ -2,6 +2,13 @@
 //!
 //! READ COMMITTED throughout; every transaction is short and none is open across a call to anything but Postgres.
 
+pub mod claim;
+pub mod end;
+pub mod lease;
+pub mod runs;
+pub mod sweep;
+pub mod workers;
+
 use std::str::FromStr;
 use std::time::Duration;
 

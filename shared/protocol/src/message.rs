@@ -42,9 +42,10 @@ pub enum Call {
     RestoreObjects { objects: Vec<Object> },
     /// Starts the harness for a turn. Starting the run that is already there answers the same. Answer: `Done`.
     Start(Box<StartTurn>),
-    /// Events of the run from cursor `from` on, waiting up to `wait_ms` for the first. Everything before `from` is
+    /// Events of the run from cursor `from` on, waiting up to `wait_ms` for the first, and after it up to `linger_ms` for
+    /// more (so that many events become one row); the end of the run is answered at once. Everything before `from` is
     /// stored by the caller and may be forgotten. Answer: `Events`.
-    Poll { run: RunId, from: u64, wait_ms: u64 },
+    Poll { run: RunId, from: u64, wait_ms: u64, linger_ms: u64 },
     /// Ends the harness: asks first, then TERM, then KILL of everything it started. Answer: `Done` at once;
     /// the end itself is seen by `Poll`.
     End { run: RunId, reason: EndReason },

@@ -66,7 +66,7 @@ pub enum Verdict {
     GiveUp,
 }
 
-/// What the driver has to do next, in this order.
+/// What the driver has to do next, in this order. `Commit` and `EndRun` also make the session's next turn due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
     EnsureComputer,
@@ -77,12 +77,11 @@ pub enum Effect {
     StageCheckpoint(CheckpointId),
     Commit(CheckpointId),
     EndHarness,
-    /// The generation must not be used again; condemned by a fenced write before it is stopped.
-    CondemnComputer,
+    /// One transaction: the run is over, its generation condemned, the turn queued again or ended and the session's next
+    /// turn made due.
     EndRun(FailureClass),
-    Requeue,
-    /// The next turn of the session becomes head and due.
-    AdvanceSession,
+    /// Only after the generation was condemned.
+    DestroyComputer,
     ParkComputer,
     LeaveLease,
 }
@@ -129,16 +128,14 @@ impl TurnState {
         use TurnState as S;
         let next = match (self, event) {
             (S::Queued, V::Claimed(held)) => (S::Starting(held), vec![E::EnsureComputer]),
-            (S::Queued, V::CancelRequested) => (S::Cancelled, vec![E::AdvanceSession]),
+            (S::Queued, V::CancelRequested) => (S::Cancelled, vec![E::EndRun(FailureClass::Cancelled)]),
             (S::Starting(held), V::ComputerReady) => (S::Starting(held), vec![E::StartHarness]),
             (S::Starting(held), V::HarnessStarted) => (S::Running(held), vec![E::FollowHarness]),
             (S::Running(held), V::HarnessSucceeded) => (S::Saving(held, None), vec![E::StageResult, E::Capture]),
             (S::Saving(held, None), V::Captured(checkpoint)) => {
                 (S::Saving(held, Some(checkpoint)), vec![E::StageCheckpoint(checkpoint), E::Commit(checkpoint)])
             }
-            (S::Saving(_, Some(checkpoint)), V::Committed) => {
-                (S::Succeeded(checkpoint), vec![E::AdvanceSession, E::ParkComputer])
-            }
+            (S::Saving(_, Some(checkpoint)), V::Committed) => (S::Succeeded(checkpoint), vec![E::ParkComputer]),
             // A finished, paid turn is worth more than a late cancel.
             (S::Saving(held, staged), V::CancelRequested) => (S::Saving(held, staged), vec![]),
             (S::Starting(held) | S::Running(held), V::CancelRequested) => (S::Stopping(held), vec![E::EndHarness]),
@@ -162,7 +159,8 @@ impl TurnState {
     /// What a new lease holder still has to do.
     pub fn resume(self) -> Vec<Effect> {
         match self {
-            Self::Starting(_) | Self::Running(_) => vec![Effect::EnsureComputer],
+            Self::Starting(_) => vec![Effect::EnsureComputer],
+            Self::Running(_) => vec![Effect::EnsureComputer, Effect::FollowHarness],
             Self::Saving(_, None) => vec![Effect::EnsureComputer, Effect::Capture],
             Self::Saving(_, Some(checkpoint)) => vec![Effect::Commit(checkpoint)],
             Self::Stopping(_) => vec![Effect::EnsureComputer, Effect::EndHarness],
@@ -182,13 +180,12 @@ impl TurnState {
 }
 
 fn failed(class: FailureClass, verdict: Verdict) -> (TurnState, Vec<Effect>) {
-    let end = [Effect::CondemnComputer, Effect::EndRun(class)];
-    let (state, last) = match verdict {
-        Verdict::Retry { .. } => (TurnState::Queued, Effect::Requeue),
-        Verdict::Fail => (TurnState::Failed(class), Effect::AdvanceSession),
-        Verdict::GiveUp => (TurnState::Dead(class), Effect::AdvanceSession),
+    let state = match verdict {
+        Verdict::Retry { .. } => TurnState::Queued,
+        Verdict::Fail => TurnState::Failed(class),
+        Verdict::GiveUp => TurnState::Dead(class),
     };
-    (state, end.into_iter().chain([last]).collect())
+    (state, vec![Effect::EndRun(class), Effect::DestroyComputer])
 }
 
 #[cfg(test)]
