@@ -142,7 +142,7 @@ impl TurnState {
             (S::Stopping(held), V::CancelRequested) => (S::Stopping(held), vec![]),
             // The harness got through before the interrupt reached it: still nothing is published.
             (S::Stopping(_), V::RunFailed(..) | V::HarnessSucceeded) => {
-                (S::Cancelled, vec![E::CondemnComputer, E::EndRun(FailureClass::Cancelled), E::AdvanceSession])
+                (S::Cancelled, vec![E::EndRun(FailureClass::Cancelled), E::DestroyComputer])
             }
             (S::Starting(_) | S::Running(_) | S::Saving(..), V::RunFailed(class, verdict)) => failed(class, verdict),
             (state, V::TakenOver(held)) if state.held().is_some_and(|old| old.fence < held.fence) => {
