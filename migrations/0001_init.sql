@@ -9,6 +9,13 @@ create table namespaces (
 );
 insert into namespaces (name) values ('default');
 
+-- One row: what makes this database's computers, networks and messages its own on shared engines and brokers.
+create table installation (
+    only  boolean primary key default true check (only),
+    id    uuid not null default gen_random_uuid()
+);
+insert into installation default values;
+
 -- An agent is a name with versions; the newest version is used by turns submitted from then on.
 create table agents (
     namespace   text not null references namespaces,

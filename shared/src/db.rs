@@ -4,6 +4,7 @@
 
 pub mod claim;
 pub mod end;
+pub mod events;
 pub mod lease;
 pub mod runs;
 pub mod sweep;

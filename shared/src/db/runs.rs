@@ -128,7 +128,7 @@ impl Db {
                                           stats, stored_bytes)
                  values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict do nothing),
              r as (update runs set stats = $9 where id = $5)
-             insert into run_stages (run_id, kind, body) values ($5, 'checkpoint', to_jsonb($1::text))",
+             insert into run_stages (run_id, kind, body) values ($5, 'checkpoint', to_jsonb($1::text)) on conflict do nothing",
         )
         .bind(staged.checkpoint.0)
         .bind(&staged.namespace)

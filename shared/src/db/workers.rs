@@ -129,6 +129,36 @@ impl Db {
     }
 }
 
+impl Db {
+    /// The short name of this installation, for labels: computers of other databases on the same engine are not ours.
+    pub async fn installation(&self) -> Result<String> {
+        let (id,): (Uuid,) = sqlx::query_as("select id from installation").fetch_one(self.pool()).await?;
+        Ok(id.simple().to_string()[..12].to_owned())
+    }
+
+    /// Parked computers of the engine are of no use once its last worker stops: retires them, if this one is the last.
+    pub async fn retire_parked_of_last_worker(&self, worker: WorkerId, engine_id: &str) -> Result<u64> {
+        let done = sqlx::query(
+            "with others as (
+                 select 1 from workers where engine_id = $2 and id <> $1 and state <> 'stopped' and lease_until > clock_timestamp()),
+             b as (
+                 update sandbox_bindings set warm_at_checkpoint = null, warm_until = null, condemned = true,
+                        updated_at = clock_timestamp()
+                 where engine_id = $2 and state = 'free' and not condemned and computer_name is not null
+                   and not exists (select from others)
+                 returning computer_name, engine_id, provider, session_id, generation)
+             insert into retired_computers (computer_name, engine_id, provider, session_id, generation, reason)
+             select computer_name, engine_id, provider, session_id, generation, 'last worker stopped' from b
+             on conflict do nothing",
+        )
+        .bind(worker.0)
+        .bind(engine_id)
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected())
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WorkerState {
     Draining,
