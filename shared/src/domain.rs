@@ -3,6 +3,7 @@
 
 pub mod agent;
 pub mod policy;
+pub mod problem;
 pub mod retry;
 pub mod sandbox;
 pub mod turn;

@@ -1,10 +1,17 @@
 //! An agent: harness, typed settings, sandbox limits, environment. Read from a TOML file, stored as JSON with a version.
+//! Pure data; the stored versions are immutable rows, so a process that dies here leaves nothing half done.
 
 use holdfast_protocol::harness::Harness;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::sandbox::{Env, SandboxSpec, hex};
+
+pub mod check;
+pub mod read;
+pub mod settings;
+
+pub use read::read_agents;
 
 /// What `agent apply` stores.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -1,10 +1,14 @@
 //! Queue policy: the only place where retries, timeouts and caps live. Stored with a revision; a running turn keeps the
-//! revision it started with.
+//! revision it started with. Pure data; revisions are immutable rows, so a process that dies leaves nothing half done.
 
 use std::time::Duration;
 
 use holdfast_protocol::FailureClass;
 use serde::{Deserialize, Serialize};
+
+pub mod read;
+
+pub use read::read_queues;
 
 /// Every field of a queue's policy, with its default.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -1,0 +1,76 @@
+//! Every environment variable that Holdfast reads, once: its name, its key in the file of HOLDFAST_CONFIG, its default
+//! and what it means. Constant data.
+
+/// A variable.
+#[derive(Clone, Copy, Debug)]
+pub struct Var {
+    pub name: &'static str,
+    /// In the file, and as a flag (`--database-url`).
+    pub key: &'static str,
+    pub default: Option<&'static str>,
+    /// True where the value is a whole number.
+    pub number: bool,
+    pub meaning: &'static str,
+}
+
+/// Path of the TOML file with the same settings; read before the others, so it is not one of them.
+pub const CONFIG: &str = "HOLDFAST_CONFIG";
+
+pub const VARS: &[Var] = &[
+    text(
+        "DATABASE_URL",
+        "database_url",
+        Some("postgres://postgres@127.0.0.1:5432/holdfast"),
+        "the PostgreSQL database",
+    ),
+    text("AMQP_URL", "amqp_url", Some("amqp://guest:guest@127.0.0.1:5672/%2f"), "the RabbitMQ broker"),
+    text(
+        "DOCKER_HOST",
+        "docker_host",
+        None,
+        "the Docker Engine: unix:///path or tcp://host:port; unset: the default socket",
+    ),
+    text("HOLDFAST_NAMESPACE", "namespace", Some("default"), "the tenant that the command works in"),
+    text(
+        "HOLDFAST_INSTALLATION",
+        "installation",
+        Some("holdfast"),
+        "marks the computers of this installation on a shared engine",
+    ),
+    text("HOLDFAST_QUEUE", "queue", Some("default"), "the queue that a worker serves and a submission goes to"),
+    number("HOLDFAST_SLOTS", "slots", Some("2"), "turns that one worker runs at a time"),
+    text(
+        "HOLDFAST_METRICS_ADDR",
+        "metrics_addr",
+        Some("127.0.0.1:9464"),
+        "where a worker serves /metrics, /live and /ready",
+    ),
+    text("HOLDFAST_LEASE_TTL", "lease_ttl", Some("60s"), "how long a lease lives without a heartbeat"),
+    text("HOLDFAST_ISOLATED_SUBNET", "isolated_subnet", Some("172.30.0.0/22"), "the subnet of the network `isolated`"),
+    text(
+        "HOLDFAST_RUNTIME",
+        "runtime",
+        None,
+        "path of the runtime binary that goes into the image; unset: beside the worker",
+    ),
+    text(
+        "HOLDFAST_CACHE_DIR",
+        "cache_dir",
+        None,
+        "where downloads for the image are kept; unset: the user's cache directory",
+    ),
+    number(
+        "HOLDFAST_DATABASE_CONNECTIONS",
+        "database_connections",
+        Some("10"),
+        "most database connections of one process",
+    ),
+];
+
+const fn text(name: &'static str, key: &'static str, default: Option<&'static str>, meaning: &'static str) -> Var {
+    Var { name, key, default, number: false, meaning }
+}
+
+const fn number(name: &'static str, key: &'static str, default: Option<&'static str>, meaning: &'static str) -> Var {
+    Var { name, key, default, number: true, meaning }
+}

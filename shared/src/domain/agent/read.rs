@@ -1,0 +1,177 @@
+//! Reads an agents file: every problem of every agent at once, each with agent, field and the nearest known name.
+//! Pure; the caller stores the specs only if there was no problem at all.
+
+use holdfast_protocol::harness::Harness;
+use serde_json::Value as Json;
+use toml::{Table, Value};
+
+use super::super::problem::{Problems, plain_name};
+use super::super::sandbox::{Env, SandboxSpec};
+use super::{AgentSpec, check, settings};
+
+const AGENT_FIELDS: &[&str] = &["harness", "settings", "sandbox", "env", "forward_env"];
+const HARNESSES: &[&str] = &["claude", "scripted", "codex"];
+
+/// The agents of a file, in the order of their names.
+pub fn read_agents(file: &str, text: &str) -> Result<Vec<(String, AgentSpec)>, Problems> {
+    let mut problems = Problems::new(file);
+    let table: Table = match text.parse() {
+        Ok(table) => table,
+        Err(error) => {
+            problems.add("", format!("not TOML: {}", one_line(&error)));
+            return Err(problems);
+        }
+    };
+    let mut agents = Vec::new();
+    for (key, value) in &table {
+        match value {
+            Value::Table(named) if key == "agent" => {
+                for (name, spec) in named {
+                    agents.extend(read_agent(&mut problems, name, spec).map(|spec| (name.clone(), spec)));
+                }
+            }
+            _ if key == "agent" => problems.add("agent", "must be tables: [agent.NAME]"),
+            _ => problems.unknown("", "table", key, ["agent"]),
+        }
+    }
+    if table.get("agent").and_then(Value::as_table).is_none_or(Table::is_empty) && problems.list.is_empty() {
+        problems.add("", "names no agent; begin with [agent.NAME] and harness = \"claude\"");
+    }
+    problems.or(agents)
+}
+
+fn read_agent(problems: &mut Problems, name: &str, value: &Value) -> Option<AgentSpec> {
+    let place = format!("agent.{name}");
+    if !plain_name(name) {
+        problems.add(&place, "a name has 1 to 63 of a-z, A-Z, 0-9, `.`, `_`, `-` and begins with a letter or digit");
+    }
+    let Value::Table(table) = value else {
+        problems.add(&place, "must be a table");
+        return None;
+    };
+    let empty = Table::new();
+    let given = sub_table(problems, table, &place, "settings").unwrap_or(&empty);
+    check::host_only(problems, &place, table, given);
+    for key in table.keys().filter(|key| !AGENT_FIELDS.contains(&key.as_str()) && !check::is_host_only(key)) {
+        problems.unknown(&place, "field", key, AGENT_FIELDS.iter().copied());
+    }
+    let harness = read_harness(problems, &place, table.get("harness"), given);
+    let sandbox = sub_table(problems, table, &place, "sandbox").map_or_else(
+        || Some(SandboxSpec::default()),
+        |sandbox| read_sandbox(problems, &format!("{place}.sandbox"), sandbox),
+    );
+    let env = read_env(problems, table, &place);
+    let forward_env = match table.get("forward_env") {
+        Some(value) => settings::text_list(value).unwrap_or_else(|| {
+            problems.add(format!("{place}.forward_env"), "must be a list of names");
+            Vec::new()
+        }),
+        None => default_forward_env(harness.as_ref()),
+    };
+    check::forward_env(problems, &place, &forward_env, &env);
+    Some(AgentSpec { harness: harness?, sandbox: sandbox?, env, forward_env })
+}
+
+fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, given: &Table) -> Option<Harness> {
+    let at = format!("{place}.harness");
+    match harness.map(Value::as_str) {
+        None => problems.add(at, "is missing: claude or scripted"),
+        Some(Some("claude")) => {
+            return settings::claude(problems, &format!("{place}.settings"), given)
+                .map(|claude| Harness::Claude(Box::new(claude)));
+        }
+        Some(Some("scripted")) => {
+            let at = format!("{place}.settings");
+            for key in given.keys().filter(|key| !check::is_host_only(key)) {
+                problems.add(&at, format!("unknown setting `{key}`; the scripted harness has none"));
+            }
+            return Some(Harness::Scripted(Default::default()));
+        }
+        Some(Some("codex")) => problems.add(at, "`codex` is not in this version; use claude or scripted"),
+        Some(Some(other)) => problems.unknown(&at, "harness", other, HARNESSES.iter().copied()),
+        Some(None) => problems.add(at, "must be text: claude or scripted"),
+    }
+    None
+}
+
+fn read_sandbox(problems: &mut Problems, place: &str, table: &Table) -> Option<SandboxSpec> {
+    let known = serde_json::to_value(SandboxSpec::default()).expect("a spec always encodes");
+    let known: Vec<&str> = known.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
+    let before = problems.list.len();
+    for (key, value) in table {
+        if !known.contains(&key.as_str()) {
+            problems.unknown(place, "limit", key, known.iter().copied());
+            continue;
+        }
+        // One field at a time, so that each bad one is told with its name.
+        let alone = Table::from_iter([(key.clone(), value.clone())]);
+        if let Err(error) = serde_json::from_value::<SandboxSpec>(to_json(&Value::Table(alone))) {
+            problems.add(format!("{place}.{key}"), strip_place(&error.to_string()));
+        }
+    }
+    if problems.list.len() > before {
+        return None;
+    }
+    let spec: SandboxSpec = serde_json::from_value(to_json(&Value::Table(table.clone()))).ok()?;
+    let agent = place.strip_suffix(".sandbox").unwrap_or(place);
+    spec.problems().into_iter().for_each(|text| problems.add(agent, text));
+    Some(spec)
+}
+
+fn read_env(problems: &mut Problems, table: &Table, place: &str) -> Env {
+    let mut env = Env::new();
+    for (name, value) in sub_table(problems, table, place, "env").into_iter().flatten() {
+        let at = format!("{place}.env.{name}");
+        match value.as_str() {
+            Some(text) => {
+                check::env(problems, &at, name, text);
+                env.insert(name.clone(), text.to_owned());
+            }
+            None => problems.add(at, "must be text (put it in quotes)"),
+        }
+    }
+    env
+}
+
+fn default_forward_env(harness: Option<&Harness>) -> Vec<String> {
+    match harness {
+        Some(Harness::Claude(_)) => check::CLAUDE_CREDENTIALS.iter().map(|&name| name.to_owned()).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn sub_table<'a>(problems: &mut Problems, table: &'a Table, place: &str, key: &str) -> Option<&'a Table> {
+    let value = table.get(key)?;
+    if !value.is_table() {
+        problems.add(format!("{place}.{key}"), "must be a table");
+    }
+    value.as_table()
+}
+
+/// TOML as JSON; dates become text.
+pub(crate) fn to_json(value: &Value) -> Json {
+    match value {
+        Value::String(text) => Json::String(text.clone()),
+        Value::Integer(number) => Json::from(*number),
+        Value::Float(number) => Json::from(*number),
+        Value::Boolean(yes) => Json::Bool(*yes),
+        Value::Datetime(date) => Json::String(date.to_string()),
+        Value::Array(list) => Json::Array(list.iter().map(to_json).collect()),
+        Value::Table(table) => Json::Object(table.iter().map(|(key, value)| (key.clone(), to_json(value))).collect()),
+    }
+}
+
+/// A parser's message in one line, with its line number and without its drawing.
+pub(crate) fn one_line(error: &toml::de::Error) -> String {
+    let place = error.to_string().lines().next().unwrap_or_default().replace("TOML parse error ", "");
+    format!("{} {place}", error.message()).trim_end().to_owned()
+}
+
+/// A message of serde without "sandbox.network " in front and without "at line 1 column 2" behind.
+fn strip_place(text: &str) -> String {
+    let text = text.split(" at line ").next().unwrap_or(text);
+    text.strip_prefix("sandbox.network ").unwrap_or(text).to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! The typed settings of a harness as a person writes them: the kind of each field, the values it may have, and the
+//! nearest name for one that does not exist. Pure.
+
+use holdfast_protocol::WORKSPACE_DIR;
+use holdfast_protocol::harness::ClaudeSettings;
+use serde_json::Value as Json;
+use toml::{Table, Value};
+
+use super::super::problem::{Problems, unknown};
+use super::check;
+use super::read::to_json;
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    /// One of these texts.
+    OneOf(&'static [&'static str]),
+    Switch,
+    /// A whole number between the two.
+    Count(i64, i64),
+    /// A positive number.
+    Amount,
+    TextList,
+    /// JSON text, or a table that becomes it.
+    Json,
+    /// Names to JSON text.
+    JsonTable,
+}
+
+const CLAUDE: &[(&str, Kind)] = &[
+    ("model", Kind::Text),
+    ("fallback_model", Kind::Text),
+    ("permission_mode", Kind::OneOf(PERMISSION_MODES)),
+    ("allowed_tools", Kind::TextList),
+    ("disallowed_tools", Kind::TextList),
+    ("tools", Kind::TextList),
+    ("system_prompt", Kind::Text),
+    ("append_system_prompt", Kind::Text),
+    ("max_turns", Kind::Count(1, 100_000)),
+    ("max_budget_usd", Kind::Amount),
+    ("mcp_servers", Kind::JsonTable),
+    ("settings", Kind::Json),
+    ("add_dirs", Kind::TextList),
+    ("bare", Kind::Switch),
+    ("max_model_retries", Kind::Count(0, 10)),
+    ("max_thinking_tokens", Kind::Count(0, 1_000_000)),
+];
+const PERMISSION_MODES: &[&str] = &["acceptEdits", "auto", "bypassPermissions", "manual", "dontAsk", "plan"];
+/// Always on for every turn, so they are no settings.
+const ALWAYS_ON: &[&str] = &["require_native_resume", "strict_persistence"];
+
+/// The settings of Claude, if nothing is wrong with them.
+pub(super) fn claude(problems: &mut Problems, place: &str, given: &Table) -> Option<ClaudeSettings> {
+    let before = problems.list.len();
+    let mut json = serde_json::Map::new();
+    for (name, value) in given {
+        if check::is_host_only(name) || name == "env" {
+            continue;
+        }
+        if ALWAYS_ON.contains(&name.as_str()) {
+            problems.add(place, format!("`{name}` is on for every turn; remove it"));
+            continue;
+        }
+        let Some((_, kind)) = CLAUDE.iter().find(|(known, _)| known == name) else {
+            problems.unknown(place, "setting", name, CLAUDE.iter().map(|(known, _)| *known));
+            continue;
+        };
+        match kind.take(value) {
+            Ok(value) => drop(json.insert(name.clone(), value)),
+            Err(text) => problems.add(format!("{place}.{name}"), text),
+        }
+    }
+    if problems.list.len() > before {
+        return None;
+    }
+    match serde_json::from_value(Json::Object(json)) {
+        Ok(settings) => {
+            claude_values(problems, place, &settings);
+            Some(settings)
+        }
+        Err(error) => {
+            problems.add(place, error.to_string());
+            None
+        }
+    }
+}
+
+fn claude_values(problems: &mut Problems, place: &str, settings: &ClaudeSettings) {
+    for dir in &settings.add_dirs {
+        if !inside_workspace(dir) {
+            problems.add(format!("{place}.add_dirs"), format!("`{dir}` is not inside {WORKSPACE_DIR}"));
+        }
+    }
+    if settings.system_prompt.is_some() && settings.append_system_prompt.is_some() {
+        problems.add(place, "system_prompt and append_system_prompt exclude each other");
+    }
+    for tool in &settings.allowed_tools {
+        if settings.disallowed_tools.contains(tool) {
+            problems.add(place, format!("`{tool}` is in allowed_tools and in disallowed_tools"));
+        }
+    }
+    let empty = [("model", &settings.model), ("fallback_model", &settings.fallback_model)];
+    for (name, value) in empty {
+        if value.as_deref().is_some_and(|text| text.trim().is_empty() || text.starts_with('-')) {
+            problems.add(format!("{place}.{name}"), "is not a name of a model");
+        }
+    }
+}
+
+impl Kind {
+    fn take(self, value: &Value) -> Result<Json, String> {
+        let as_is = || Ok(to_json(value));
+        match (self, value) {
+            (Kind::Text, Value::String(_)) | (Kind::Switch, Value::Boolean(_)) => as_is(),
+            (Kind::OneOf(known), Value::String(text)) if known.contains(&text.as_str()) => as_is(),
+            (Kind::OneOf(known), Value::String(text)) => Err(unknown("value", text, known.iter().copied())),
+            (Kind::Count(min, max), Value::Integer(number)) if (min..=max).contains(number) => as_is(),
+            (Kind::Count(min, max), _) => Err(format!("must be a whole number between {min} and {max}")),
+            (Kind::Amount, Value::Float(number)) if number.is_finite() && *number > 0.0 => as_is(),
+            (Kind::Amount, Value::Integer(number)) if *number > 0 => as_is(),
+            (Kind::TextList, value) if text_list(value).is_some() => as_is(),
+            (Kind::Json, value) => json_text(value).map(Json::String),
+            (Kind::JsonTable, Value::Table(table)) => table
+                .iter()
+                .map(|(name, value)| {
+                    Ok((name.clone(), Json::String(json_text(value).map_err(|e| format!("{name}: {e}"))?)))
+                })
+                .collect::<Result<_, String>>()
+                .map(Json::Object),
+            (Kind::Text | Kind::OneOf(_), _) => Err("must be text".to_owned()),
+            (Kind::Switch, _) => Err("must be true or false".to_owned()),
+            (Kind::Amount, _) => Err("must be a number above 0".to_owned()),
+            (Kind::TextList, _) => Err("must be a list of texts".to_owned()),
+            (Kind::JsonTable, _) => Err("must be a table of names".to_owned()),
+        }
+    }
+}
+
+/// A table, or text that holds a JSON object, as JSON text.
+fn json_text(value: &Value) -> Result<String, String> {
+    match value {
+        Value::Table(_) => Ok(to_json(value).to_string()),
+        Value::String(text) => match serde_json::from_str::<Json>(text) {
+            Ok(Json::Object(_)) => Ok(text.clone()),
+            Ok(_) => Err("must be a JSON object".to_owned()),
+            Err(error) => Err(format!("is not JSON: {error}")),
+        },
+        _ => Err("must be a table or JSON text".to_owned()),
+    }
+}
+
+pub(super) fn text_list(value: &Value) -> Option<Vec<String>> {
+    value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+fn inside_workspace(dir: &str) -> bool {
+    let below = dir.strip_prefix(WORKSPACE_DIR).or_else(|| (!dir.starts_with('/')).then_some(dir));
+    below.is_some_and(|rest| {
+        (rest.is_empty() || !dir.starts_with('/') || rest.starts_with('/')) && !rest.split('/').any(|part| part == "..")
+    }) && !dir.is_empty()
+        && !dir.starts_with('-')
+}
