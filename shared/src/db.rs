@@ -15,6 +15,13 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
+pub mod batches;
+pub mod catalog;
+pub mod outbox;
+pub mod reach;
+pub mod submit;
+pub mod views;
+
 /// A handle on the database; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Db {

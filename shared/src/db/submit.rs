@@ -1,0 +1,196 @@
+//! Accepting turns. Writes `sessions` (first use, `next_seq`), `turns`, `queue_depth_deltas` and `outbox`, in one short
+//! transaction a turn. The session row is taken before anything of the session is read, and the open turn before this one
+//! is looked for in a later statement: otherwise the turn and the end of its predecessor miss each other.
+//! A crash before the commit leaves nothing; after it the outbox row sends the wake-up.
+
+use holdfast_protocol::{SessionId, TurnId};
+use sqlx::{FromRow, Postgres, Transaction};
+use uuid::Uuid;
+
+use super::{Db, DbError, Result};
+
+pub mod depth;
+pub mod turn;
+
+pub use turn::{Accepted, NewTurn, Refusal, SubmitError, Wish};
+
+/// The states that no turn leaves.
+pub const TERMINAL: [&str; 4] = ["succeeded", "failed", "dead", "cancelled"];
+/// How long the submitter keeps its outbox row to itself: it publishes at once, the relay later.
+const OWN_PUBLISH: &str = "5 seconds";
+
+#[derive(FromRow)]
+pub(super) struct SessionRow {
+    pub id: Uuid,
+    pub seq: i32,
+    pub agent: String,
+    pub harness: String,
+    pub state: String,
+}
+
+#[derive(FromRow)]
+struct Earlier {
+    id: Uuid,
+    session_id: Uuid,
+    session: String,
+    seq: Option<i32>,
+    head: bool,
+    content_hash: Vec<u8>,
+}
+
+impl Db {
+    /// Accepts one turn, or answers with the first turn of the same key.
+    pub async fn submit_turn(&self, turn: &NewTurn) -> Result<Accepted, SubmitError> {
+        if let Some(earlier) = self.by_key(turn).await? {
+            return Ok(earlier);
+        }
+        let mut tx = self.pool().begin().await.map_err(DbError::from)?;
+        let session = take_session(&mut tx, turn).await?;
+        session.suits(turn)?;
+        let open = open_before(&mut tx, session.id).await?;
+        let id = TurnId::generate();
+        if !insert(&mut tx, turn, id, &session, !open).await? {
+            // The key was taken meanwhile. Rolled back, so that no number of the session is lost.
+            tx.rollback().await.map_err(DbError::from)?;
+            return self.by_key(turn).await?.ok_or_else(|| {
+                DbError::Refused("the turn of this idempotency key vanished; submit again".to_owned()).into()
+            });
+        }
+        let outbox = if open { None } else { Some(wake(&mut tx, turn, id).await?) };
+        depth::add(&mut tx, &turn.wish.queue, 1).await?;
+        tx.commit().await.map_err(DbError::from)?;
+        Ok(Accepted {
+            turn: id,
+            session: SessionId(session.id),
+            session_name: turn.session.clone(),
+            seq: session.seq,
+            head: !open,
+            repeated: false,
+            outbox,
+        })
+    }
+
+    /// The turn that was accepted under the same key, if its content is the same.
+    async fn by_key(&self, turn: &NewTurn) -> Result<Option<Accepted>, SubmitError> {
+        let Some(key) = &turn.key else { return Ok(None) };
+        let row: Option<Earlier> = sqlx::query_as(
+            "select t.id, t.session_id, s.name as session, t.seq, t.head, t.content_hash
+             from turns t join sessions s on s.id = t.session_id
+             where t.namespace = $1 and t.idempotency_key = $2",
+        )
+        .bind(&turn.namespace)
+        .bind(key)
+        .fetch_optional(self.pool())
+        .await
+        .map_err(DbError::from)?;
+        let Some(row) = row else { return Ok(None) };
+        if row.content_hash != turn.content_hash() {
+            return Err(Refusal::KeyTaken { key: key.clone(), turn: TurnId(row.id) }.into());
+        }
+        Ok(Some(Accepted {
+            turn: TurnId(row.id),
+            session: SessionId(row.session_id),
+            session_name: row.session,
+            seq: row.seq.unwrap_or_default(),
+            head: row.head,
+            repeated: true,
+            outbox: None,
+        }))
+    }
+}
+
+impl SessionRow {
+    pub(super) fn suits(&self, turn: &NewTurn) -> Result<(), Refusal> {
+        let session = turn.session.clone();
+        if self.state != "open" {
+            return Err(Refusal::Retired { session });
+        }
+        if self.agent != turn.wish.agent {
+            return Err(Refusal::OtherAgent { session, has: self.agent.clone(), asked: turn.wish.agent.clone() });
+        }
+        if self.harness != turn.wish.harness {
+            let (has, asked) = (self.harness.clone(), turn.wish.harness.clone());
+            return Err(Refusal::OtherHarness { session, agent: self.agent.clone(), has, asked });
+        }
+        Ok(())
+    }
+}
+
+/// Makes the session on first use, then takes its row: from here on nobody else ends, starts or adds a turn of it.
+async fn take_session(tx: &mut Transaction<'_, Postgres>, turn: &NewTurn) -> Result<SessionRow> {
+    sqlx::query(
+        "insert into sessions (id, namespace, name, agent, harness) values ($1, $2, $3, $4, $5) on conflict do nothing",
+    )
+    .bind(SessionId::generate().0)
+    .bind(&turn.namespace)
+    .bind(&turn.session)
+    .bind(&turn.wish.agent)
+    .bind(&turn.wish.harness)
+    .execute(&mut **tx)
+    .await?;
+    Ok(sqlx::query_as(
+        "update sessions set next_seq = next_seq + 1, updated_at = now() where namespace = $1 and name = $2
+         returning id, next_seq - 1 as seq, agent, harness, state",
+    )
+    .bind(&turn.namespace)
+    .bind(&turn.session)
+    .fetch_one(&mut **tx)
+    .await?)
+}
+
+/// Whether a turn of the session is not terminal. A statement of its own, after the session row is held.
+async fn open_before(tx: &mut Transaction<'_, Postgres>, session: Uuid) -> Result<bool> {
+    let (open,): (bool,) = sqlx::query_as(
+        "select exists (select from turns where session_id = $1 and state not in ('succeeded', 'failed', 'dead', 'cancelled'))",
+    )
+    .bind(session)
+    .fetch_one(&mut **tx)
+    .await?;
+    Ok(open)
+}
+
+/// False when the idempotency key is taken.
+async fn insert(
+    tx: &mut Transaction<'_, Postgres>,
+    turn: &NewTurn,
+    id: TurnId,
+    session: &SessionRow,
+    head: bool,
+) -> Result<bool> {
+    let inserted = sqlx::query(
+        "insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, priority, prompt,
+                            metadata, idempotency_key, content_hash, state, head)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'queued', $14)
+         on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing",
+    )
+    .bind(id.0)
+    .bind(&turn.namespace)
+    .bind(session.id)
+    .bind(session.seq)
+    .bind(&turn.wish.queue)
+    .bind(turn.wish.policy_revision)
+    .bind(&turn.wish.agent)
+    .bind(turn.wish.agent_version)
+    .bind(turn.priority)
+    .bind(&turn.prompt)
+    .bind(&turn.metadata)
+    .bind(&turn.key)
+    .bind(turn.content_hash())
+    .bind(head)
+    .execute(&mut **tx)
+    .await?;
+    Ok(inserted.rows_affected() == 1)
+}
+
+/// The wake-up of a head, kept from the relay for the moment in which the submitter publishes it.
+async fn wake(tx: &mut Transaction<'_, Postgres>, turn: &NewTurn, id: TurnId) -> Result<i64> {
+    let (row,): (i64,) = sqlx::query_as(
+        "insert into outbox (queue, turn_id, leased_until) values ($1, $2, clock_timestamp() + $3::interval) returning id",
+    )
+    .bind(&turn.wish.queue)
+    .bind(id.0)
+    .bind(OWN_PUBLISH)
+    .fetch_one(&mut **tx)
+    .await?;
+    Ok(row)
+}
