@@ -1,5 +1,5 @@
-//! How many turns wait in a queue: a folded count and the deltas since. Turn transactions only insert deltas; a tick folds
-//! them. Checked once per submission or batch, so parallel submitters may overshoot by what they submit at that moment.
+//! How many turns wait in a queue: a folded count and the deltas since. Turn transactions only insert deltas; the sweep
+//! folds them. Checked once per submission or batch, so parallel submitters may overshoot by what they submit at that moment.
 
 use sqlx::{Postgres, Transaction};
 
@@ -25,21 +25,6 @@ impl Db {
         if queued.unsigned_abs().saturating_add(new) > max {
             return Err(Refusal::TooDeep { queue: queue.to_owned(), queued, new, max }.into());
         }
-        Ok(())
-    }
-
-    /// Folds the deltas into the counts. One transaction: a crash leaves both as they were. Safe to run in parallel.
-    pub async fn fold_depths(&self) -> Result<()> {
-        sqlx::query(
-            "with taken as (delete from queue_depth_deltas where id in
-                              (select id from queue_depth_deltas order by id limit 20000 for update skip locked)
-                            returning queue, delta),
-                  sums as (select queue, sum(delta) as delta from taken group by queue order by queue)
-             insert into queue_depths (queue, queued) select queue, delta from sums
-             on conflict (queue) do update set queued = queue_depths.queued + excluded.queued",
-        )
-        .execute(self.pool())
-        .await?;
         Ok(())
     }
 }
