@@ -2,25 +2,24 @@
 //!
 //! READ COMMITTED throughout; every transaction is short and none is open across a call to anything but Postgres.
 
+pub mod batches;
+pub mod catalog;
 pub mod claim;
 pub mod end;
 pub mod events;
 pub mod lease;
+pub mod outbox;
+pub mod reach;
 pub mod runs;
+pub mod submit;
 pub mod sweep;
+pub mod views;
 pub mod workers;
 
 use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
-
-pub mod batches;
-pub mod catalog;
-pub mod outbox;
-pub mod reach;
-pub mod submit;
-pub mod views;
 
 /// A handle on the database; cheap to clone.
 #[derive(Clone, Debug)]

@@ -17,12 +17,14 @@ use super::{Db, Result};
 pub const MIN_WINDOW: i64 = 32;
 
 /// An outbox row leased to this process.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Due {
     pub id: i64,
+    pub queue: String,
     pub turn: TurnId,
     pub epoch: i64,
-    /// False when the turn is no queued head any more, or is announced already: delete the row, publish nothing.
+    /// False when the turn is terminal or no head, or was announced since the row was due: delete the row, publish
+    /// nothing.
     pub wanted: bool,
 }
 
@@ -36,34 +38,43 @@ pub struct Candidate {
 #[derive(FromRow)]
 struct DueRow {
     id: i64,
+    queue: String,
     turn_id: Uuid,
     epoch: i64,
     wanted: bool,
 }
 
 impl Db {
-    /// Leases up to `limit` due rows of the queue for `lease`. What nobody deletes by then is due again.
-    pub async fn lease_outbox(&self, queue: &str, limit: i64, lease: Duration) -> Result<Vec<Due>> {
+    /// Leases up to `limit` due rows of these queues for `lease`. What nobody deletes by then is due again.
+    pub async fn lease_outbox(&self, queues: &[String], limit: i64, lease: Duration) -> Result<Vec<Due>> {
         let rows: Vec<DueRow> = sqlx::query_as(
             "with picked as (
                  select id from outbox
-                 where queue = $1 and due_at <= clock_timestamp()
+                 where queue = any($1) and due_at <= clock_timestamp()
                    and (leased_until is null or leased_until < clock_timestamp())
                  order by due_at, id limit $2 for update skip locked),
              leased as (
                  update outbox set leased_until = clock_timestamp() + $3 * interval '1 second'
-                 where id in (select id from picked) returning id, turn_id)
-             select l.id, l.turn_id, q.broker_epoch as epoch,
+                 where id in (select id from picked) returning id, queue, turn_id, greatest(created_at, due_at) as since)
+             select l.id, l.queue, l.turn_id, q.broker_epoch as epoch,
                     t.state in ('starting', 'running', 'saving', 'stopping')
-                    or (t.state = 'queued' and t.head and t.announced_epoch is distinct from q.broker_epoch) as wanted
-             from leased l join turns t on t.id = l.turn_id join queues q on q.name = $1 order by l.id",
+                    or (t.state = 'queued' and t.head
+                        and (t.announced_at is null or t.announced_epoch is distinct from q.broker_epoch
+                             or t.announced_at < l.since)) as wanted
+             from leased l join turns t on t.id = l.turn_id join queues q on q.name = l.queue order by l.id",
         )
-        .bind(queue)
+        .bind(queues)
         .bind(limit)
         .bind(lease.as_secs_f64())
         .fetch_all(self.pool())
         .await?;
-        let due = |row: DueRow| Due { id: row.id, turn: TurnId(row.turn_id), epoch: row.epoch, wanted: row.wanted };
+        let due = |row: DueRow| Due {
+            id: row.id,
+            queue: row.queue,
+            turn: TurnId(row.turn_id),
+            epoch: row.epoch,
+            wanted: row.wanted,
+        };
         Ok(rows.into_iter().map(due).collect())
     }
 
@@ -94,7 +105,8 @@ impl Db {
         let (count,): (i64,) = sqlx::query_as(
             "select count(*) from (
                  select from turns t join queues q on q.name = t.queue
-                 where t.queue = $1 and t.state = 'queued' and t.head and t.announced_epoch = q.broker_epoch limit $2) n",
+                 where t.queue = $1 and t.state = 'queued' and t.head and t.announced_at is not null
+                   and t.announced_epoch = q.broker_epoch limit $2) n",
         )
         .bind(queue)
         .bind(limit)
@@ -108,7 +120,7 @@ impl Db {
         let rows: Vec<(Uuid, i64)> = sqlx::query_as(
             "select t.id, q.broker_epoch from turns t join queues q on q.name = t.queue
              where t.queue = $1 and t.state = 'queued' and t.head and t.due_at <= clock_timestamp() and not q.paused
-               and t.announced_epoch is distinct from q.broker_epoch
+               and (t.announced_at is null or t.announced_epoch is distinct from q.broker_epoch)
              order by t.priority desc, t.due_at, t.id limit $2",
         )
         .bind(queue)

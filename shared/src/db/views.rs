@@ -12,7 +12,6 @@ mod sessions;
 mod turns;
 
 pub use batches::{BatchView, ClassCount};
-pub use events::EventsError;
 pub use find::{Found, Prefix};
 pub use queues::QueueView;
 pub use sessions::{CheckpointView, SessionLogRow, SessionView};

@@ -30,7 +30,8 @@ impl Db {
              cross join lateral (
                  select count(*) filter (where state = 'queued') as queued,
                         count(*) filter (where state = 'queued' and head and due_at <= clock_timestamp()) as due,
-                        count(*) filter (where state = 'queued' and head and announced_epoch = q.broker_epoch) as announced,
+                        count(*) filter (where state = 'queued' and head and announced_at is not null
+                                            and announced_epoch = q.broker_epoch) as announced,
                         count(*) filter (where state <> 'queued') as running
                  from turns where turns.queue = q.name and state not in ('succeeded', 'failed', 'dead', 'cancelled')) n
              order by q.name",
