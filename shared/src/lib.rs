@@ -7,5 +7,6 @@ pub mod config;
 pub mod db;
 pub mod domain;
 pub mod queue;
+pub mod retry;
 pub mod store;
 pub mod telemetry;
