@@ -11,7 +11,7 @@ insert into namespaces (name) values ('default');
 
 -- One row: what makes this database's computers, networks and messages its own on shared engines and brokers.
 create table installation (
-    only  boolean primary key default true check (only),
+    one   boolean primary key default true check (one),
     id    uuid not null default gen_random_uuid()
 );
 insert into installation default values;

@@ -1,5 +1,6 @@
 //! Services, the stand-in model endpoint and helpers for tests. A test that needs a service fails with a hint when it is
 //! not given: `./deploy/test` gives all of them.
 
+pub mod fleet;
 pub mod services;
 pub mod stub;

@@ -211,7 +211,7 @@ impl Db {
     }
 
     /// Parking is over: the lease is free, the computer stays warm. Touches nothing if a newer lease was granted.
-    pub async fn release(&self, lease: &Lease, kept: Parked) -> Result<bool> {
+    pub async fn release_lease(&self, lease: &Lease, kept: Parked) -> Result<bool> {
         let done = sqlx::query(
             "with b as (
                  update sandbox_bindings set state = 'free', lease_token = null, worker_id = null, turn_id = null, run_id = null,

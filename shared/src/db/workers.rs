@@ -7,10 +7,12 @@
 use std::time::Duration;
 
 use holdfast_protocol::{TurnId, WorkerId};
+use sqlx::postgres::{PgListener, PgPoolOptions};
 use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::{Db, DbError, Result};
+use crate::domain::policy::QueuePolicy;
 
 /// What a worker says of itself.
 #[derive(Clone, Debug)]
@@ -70,6 +72,53 @@ pub struct Heartbeat {
     pub cancelled: Vec<TurnId>,
 }
 
+/// The connection of the heartbeat; nothing else uses it.
+pub struct HeartbeatConnection(PgConnection);
+
+impl HeartbeatConnection {
+    pub async fn open(db: &Db) -> Result<Self> {
+        let options = db.options().clone().application_name("holdfast-heartbeat");
+        Ok(Self(PgConnection::connect_with(&options).await?))
+    }
+
+    /// Extends all leases of the worker. `LeaseLost` = the worker was declared stopped.
+    pub async fn heartbeat(&mut self, worker: WorkerId, ttl: Duration) -> Result<Heartbeat> {
+        let done = sqlx::query(
+            "update workers set heartbeat_at = clock_timestamp(), lease_until = clock_timestamp() + $2 * interval '1 second'
+             where id = $1 and state <> 'stopped'",
+        )
+        .bind(worker.0)
+        .bind(ttl.as_secs_f64())
+        .execute(&mut self.0)
+        .await?;
+        if done.rows_affected() != 1 {
+            return Err(DbError::LeaseLost);
+        }
+        let cancelled: Vec<(Uuid,)> = sqlx::query_as(
+            "select t.id from sandbox_bindings b join turns t on t.id = b.turn_id
+             where b.worker_id = $1 and t.cancel_requested_at is not null",
+        )
+        .bind(worker.0)
+        .fetch_all(&mut self.0)
+        .await?;
+        Ok(Heartbeat { cancelled: cancelled.into_iter().map(|(id,)| TurnId(id)).collect() })
+    }
+}
+
+impl Db {
+    /// Calls `each` for every turn that somebody asks to cancel, until the connection fails.
+    pub async fn hear_cancels(&self, each: impl Fn(TurnId)) -> Result<()> {
+        let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(self.options().clone());
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.listen("holdfast_cancel").await?;
+        loop {
+            if let Ok(turn) = listener.recv().await?.payload().parse() {
+                each(turn);
+            }
+        }
+    }
+}
+
 impl Db {
     /// Registers (or re-registers, with another liveness key) the worker.
     pub async fn register(&self, who: &WorkerInfo, liveness: Option<(i64, &str)>, ttl: Duration) -> Result<()> {
@@ -91,29 +140,6 @@ impl Db {
         Ok(())
     }
 
-    /// Extends all leases of the worker. `LeaseLost` = the worker was declared stopped.
-    pub async fn heartbeat(&self, connection: &mut PgConnection, worker: WorkerId, ttl: Duration) -> Result<Heartbeat> {
-        let done = sqlx::query(
-            "update workers set heartbeat_at = clock_timestamp(), lease_until = clock_timestamp() + $2 * interval '1 second'
-             where id = $1 and state <> 'stopped'",
-        )
-        .bind(worker.0)
-        .bind(ttl.as_secs_f64())
-        .execute(&mut *connection)
-        .await?;
-        if done.rows_affected() != 1 {
-            return Err(DbError::LeaseLost);
-        }
-        let cancelled: Vec<(Uuid,)> = sqlx::query_as(
-            "select t.id from sandbox_bindings b join turns t on t.id = b.turn_id
-             where b.worker_id = $1 and t.cancel_requested_at is not null",
-        )
-        .bind(worker.0)
-        .fetch_all(&mut *connection)
-        .await?;
-        Ok(Heartbeat { cancelled: cancelled.into_iter().map(|(id,)| TurnId(id)).collect() })
-    }
-
     /// The worker takes no more turns, or has stopped: then its leases are over.
     pub async fn set_worker_state(&self, worker: WorkerId, state: WorkerState) -> Result<()> {
         let name = match state {
@@ -130,6 +156,31 @@ impl Db {
 }
 
 impl Db {
+    /// Keeps a delivery that could not be decoded.
+    pub async fn dead_delivery(&self, queue: &str, reason: &str, body: &[u8]) -> Result<()> {
+        sqlx::query("insert into dead_deliveries (queue, reason, body) values ($1, $2, $3)")
+            .bind(queue)
+            .bind(reason)
+            .bind(body)
+            .execute(self.pool())
+            .await?;
+        Ok(())
+    }
+
+    /// The queue with the default policy, unless somebody has applied one.
+    pub async fn ensure_queue(&self, queue: &str) -> Result<()> {
+        let policy = serde_json::to_value(QueuePolicy::default()).expect("a policy always encodes");
+        sqlx::query(
+            "with q as (insert into queues (name, revision) values ($1, 1) on conflict do nothing returning name)
+             insert into queue_policies (queue, revision, policy) select name, 1, $2 from q",
+        )
+        .bind(queue)
+        .bind(policy)
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
     /// The short name of this installation, for labels: computers of other databases on the same engine are not ours.
     pub async fn installation(&self) -> Result<String> {
         let (id,): (Uuid,) = sqlx::query_as("select id from installation").fetch_one(self.pool()).await?;

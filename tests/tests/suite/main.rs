@@ -3,6 +3,7 @@
 mod cli;
 mod flow;
 mod image;
+mod lease;
 mod model;
 mod queue;
 mod runtime;

@@ -1,0 +1,257 @@
+//! The computer of a turn: resumed warm at exactly the recovery point, or the next generation restored from it, or the
+//! one in which a lost worker's run goes on.
+//!
+//! A generation that is not what it should be is replaced by a fenced write first (the old name is retired in the same
+//! transaction) and destroyed later by the sweeper; nothing here stops a computer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_protocol::message::{Answer, Call, Status};
+use holdfast_protocol::{FailureClass, PROTOCOL_VERSION};
+use holdfast_shared::domain::turn::{TurnEvent, TurnState};
+use tracing::{debug, warn};
+
+use super::{Drive, Halt};
+use crate::channel::{Channel, ChannelError};
+use crate::sandbox::{ComputerSpec, ComputerState, Sandbox, SandboxError};
+use crate::transfer;
+
+const HELLO_DEADLINE: Duration = Duration::from_secs(5);
+const RESTORE_DEADLINE: Duration = Duration::from_secs(600);
+
+impl Drive {
+    pub(super) async fn ensure_computer(&mut self, state: TurnState) -> Result<Option<TurnEvent>, Halt> {
+        let ready = matches!(state, TurnState::Starting(_)).then_some(TurnEvent::ComputerReady);
+        if self.grant.taken_over && self.reattach(state).await? {
+            return Ok(ready);
+        }
+        if self.computer.warm {
+            let since = Instant::now();
+            let resumed = self.resume_warm().await;
+            self.phases.add("computer", since);
+            match resumed {
+                Ok(()) => {
+                    self.warm = true;
+                    self.worker.metrics.warm_resumed();
+                    return Ok(ready);
+                }
+                Err(Halt::LeaseLost) => return Err(Halt::LeaseLost),
+                Err(halt) => {
+                    warn!(computer = %self.computer.name, error = %halt.line(), "the parked computer cannot be used; restoring into a new one");
+                    self.worker.metrics.warm_failed();
+                    self.replace("warm computer unusable").await?;
+                }
+            }
+        }
+        self.start_cold().await?;
+        Ok(ready)
+    }
+
+    /// The parked computer, at exactly the recovery point, on the kept connection if there is one.
+    async fn resume_warm(&mut self) -> Result<(), Halt> {
+        let name = self.computer.name.clone();
+        let lost = |error| Halt::sandbox(error, FailureClass::SandboxUnavailable);
+        let parked = self.worker.parking.take(&name);
+        let channel = match &parked {
+            Some(parked) => {
+                // Waits for a pause that is under way.
+                let _gate = parked.gate.lock().await;
+                if parked.is_paused() {
+                    self.worker.sandbox.resume(&name).await.map_err(lost)?;
+                }
+                parked.channel.is_open().then(|| Arc::clone(&parked.channel))
+            }
+            None => {
+                self.worker.sandbox.resume(&name).await.map_err(lost)?;
+                None
+            }
+        };
+        let status = match channel {
+            Some(channel) => {
+                channel.set_fence(self.lease().fence);
+                self.channel = Some(channel);
+                match self.hello().await {
+                    Ok(status) => status,
+                    Err(Halt::LeaseLost) => return Err(Halt::LeaseLost),
+                    Err(_) => self.open().await?,
+                }
+            }
+            None => self.open().await?,
+        };
+        let expected = self.grant.recovery_point.map(|point| point.checkpoint);
+        if status.stands_at.is_none() || status.stands_at != expected {
+            return Err(Halt::run(
+                FailureClass::SandboxUnavailable,
+                format!("the computer stands at {:?}, the recovery point is {expected:?}", status.stands_at),
+            ));
+        }
+        Ok(())
+    }
+
+    /// A new generation, restored from the recovery point.
+    async fn start_cold(&mut self) -> Result<(), Halt> {
+        let since = Instant::now();
+        let status = match self.create().await {
+            Ok(status) => status,
+            // Something of that name is not ours: the next generation has another name.
+            Err(SandboxError::Foreign { name, what }) => {
+                warn!(computer = %name, %what, "a computer of this name exists already");
+                self.replace("foreign computer").await?;
+                self.create().await.map_err(|error| Halt::sandbox(error, FailureClass::SandboxUnavailable))?
+            }
+            Err(error) => return Err(Halt::sandbox(error, FailureClass::SandboxUnavailable)),
+        };
+        let status = match status {
+            Some(status) => status,
+            None => self.open().await?,
+        };
+        self.phases.add("computer", since);
+        self.worker.metrics.cold_started();
+        if !status.blank {
+            self.replace("not blank").await?;
+            return Err(Halt::run(FailureClass::RestoreFailed, "a new computer was not blank"));
+        }
+        self.restore().await
+    }
+
+    async fn create(&self) -> Result<Option<Status>, SandboxError> {
+        let spec = ComputerSpec {
+            name: self.computer.name.clone(),
+            session: self.lease().session,
+            generation: self.computer.generation,
+            nonce: self.computer.nonce,
+            sandbox: self.grant.agent.sandbox.clone(),
+        };
+        self.worker.sandbox.ensure(&spec).await?;
+        Ok(None)
+    }
+
+    pub(super) async fn restore(&mut self) -> Result<(), Halt> {
+        let Some(point) = self.grant.recovery_point else { return Ok(()) };
+        let since = Instant::now();
+        let channel = self.channel()?;
+        let restored = transfer::restore(
+            &channel,
+            &self.worker.store,
+            &self.grant.namespace,
+            point.checkpoint,
+            point.manifest,
+            RESTORE_DEADLINE,
+        )
+        .await;
+        self.phases.add("restore", since);
+        match restored {
+            Ok(report) => {
+                self.worker.metrics.restored(report.bytes);
+                Ok(())
+            }
+            Err(error) => match error.refusal() {
+                Some(refusal) => Err(Halt::refused(refusal, FailureClass::RestoreFailed)),
+                None => Err(Halt::run(FailureClass::RestoreFailed, super::halt::chain(&anyhow::Error::new(error)))),
+            },
+        }
+    }
+
+    /// The computer in which a lost worker's run may go on. `false` = start over in a new one.
+    async fn reattach(&mut self, state: TurnState) -> Result<bool, Halt> {
+        let since = Instant::now();
+        let found = self.worker.sandbox.find(&self.computer.name).await;
+        let started = !matches!(state, TurnState::Starting(_));
+        let gone = |what: &str| {
+            Halt::run(FailureClass::SandboxLost, format!("the computer of the lost worker's run {what}"))
+        };
+        let computer = match found {
+            Ok(Some(computer)) if computer.nonce == Some(self.computer.nonce) => computer,
+            Ok(_) if started => return Err(gone("is gone")),
+            Ok(_) => {
+                self.replace("never created").await?;
+                return Ok(false);
+            }
+            Err(error) => return Err(Halt::sandbox(error, self.class_while(started))),
+        };
+        match computer.state {
+            ComputerState::Stopped if started => return Err(gone("has stopped")),
+            ComputerState::Stopped => {
+                self.replace("stopped").await?;
+                return Ok(false);
+            }
+            ComputerState::Paused => self
+                .worker
+                .sandbox
+                .resume(&self.computer.name)
+                .await
+                .map_err(|error| Halt::sandbox(error, self.class_while(started)))?,
+            ComputerState::Running => {}
+        }
+        let status = self.open().await?;
+        self.phases.add("computer", since);
+        let ours = status.run.as_ref().is_some_and(|run| run.run == self.lease().run);
+        debug!(?status, ours, "re-attached");
+        if started && !ours {
+            return Err(gone("does not know the run"));
+        }
+        if !started && !ours {
+            let at_recovery_point = status.stands_at.is_some()
+                && status.stands_at == self.grant.recovery_point.map(|point| point.checkpoint);
+            match (status.blank, at_recovery_point) {
+                (_, true) => {}
+                (true, _) => self.restore().await?,
+                _ => {
+                    self.replace("left half restored").await?;
+                    return Ok(false);
+                }
+            }
+        }
+        self.worker.metrics.taken_over();
+        Ok(true)
+    }
+
+    const fn class_while(&self, started: bool) -> FailureClass {
+        if started { FailureClass::SandboxLost } else { FailureClass::SandboxUnavailable }
+    }
+
+    /// Condemns the generation and plans the next.
+    pub(super) async fn replace(&mut self, reason: &'static str) -> Result<(), Halt> {
+        self.channel = None;
+        let (namespace, agent) = (&self.grant.namespace, &self.grant.agent_name);
+        self.computer = fenced!(self, self.worker.db.replace_computer(self.lease(), namespace, agent, reason));
+        Ok(())
+    }
+
+    /// A new connection to PID 1, admitted under this lease's fence.
+    pub(super) async fn open(&mut self) -> Result<Status, Halt> {
+        let stream = self
+            .worker
+            .sandbox
+            .open(&self.computer.name)
+            .await
+            .map_err(|error| Halt::sandbox(error, FailureClass::SandboxUnavailable))?;
+        self.channel = Some(Arc::new(Channel::new(stream, self.lease().fence)));
+        self.hello().await
+    }
+
+    pub(super) async fn hello(&self) -> Result<Status, Halt> {
+        let ttl_ms = self.watchdog_ms().await?;
+        let call = Call::Hello { protocol: PROTOCOL_VERSION, ttl_ms };
+        match self.channel()?.call(call, HELLO_DEADLINE).await {
+            Ok(Answer::Hello(status)) => Ok(status),
+            Ok(other) => Err(unexpected("hello", &other)),
+            Err(error) => Err(Halt::channel(&error, FailureClass::SandboxUnavailable)),
+        }
+    }
+
+    /// What is left of the lease, less a margin: the runtime ends the harness by then if no renewal reaches it.
+    pub(super) async fn watchdog_ms(&self) -> Result<u64, Halt> {
+        let left = self.identity.active().await?;
+        Ok(left.saturating_sub(Duration::from_secs(2)).max(Duration::from_secs(1)).as_millis() as u64)
+    }
+
+    pub(super) fn channel(&self) -> Result<Arc<Channel>, Halt> {
+        self.channel.clone().ok_or_else(|| Halt::channel(&ChannelError::Closed, FailureClass::SandboxLost))
+    }
+}
+
+pub(super) fn unexpected(call: &str, answer: &Answer) -> Halt {
+    Halt::Internal(anyhow::anyhow!("the runtime answered {call} with {answer:?}"))
+}

@@ -1,0 +1,216 @@
+//! Follows a running harness by cursor until its outcome: stores events, renews the watchdog, watches for cancel, for
+//! the computer's own end and for our shutdown.
+//!
+//! Nothing is acknowledged to the runtime before it is stored, so a crash here loses no event and doubles none. A lost
+//! connection is opened again and goes on from the same cursor; the end of the computer is decided by the engine's
+//! `wait` beside the stream, never by the stream.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_protocol::FailureClass;
+use holdfast_protocol::message::{Answer, Call, EndReason, Events, Refusal};
+use holdfast_shared::db::end::RunEnd;
+use holdfast_shared::db::events::encode_events;
+use holdfast_shared::domain::turn::TurnEvent;
+use tracing::{debug, warn};
+
+use super::computer::unexpected;
+use super::{Drive, Halt};
+use crate::channel::{Channel, ChannelError};
+use crate::sandbox::{ComputerEnd, ComputerState, Sandbox};
+
+const POLL_WAIT: Duration = Duration::from_secs(20);
+const POLL_LINGER: Duration = Duration::from_millis(400);
+/// How long a computer may stay out of reach while the engine says it runs (an engine restart).
+const UNREACHABLE: Duration = Duration::from_secs(60);
+/// The runtime keeps the clocks of the turn; this much later the worker ends the computer itself.
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
+
+enum Seen {
+    Events(Events),
+    Lost,
+    Cancel,
+    HandOver,
+}
+
+impl Drive {
+    pub(super) async fn follow_harness(&mut self) -> Result<Option<TurnEvent>, Halt> {
+        let since = Instant::now();
+        let limit = since + self.grant.policy.turn_timeout.0 + CLOCK_SLACK;
+        let worker = Arc::clone(&self.worker);
+        let name = self.computer.name.clone();
+        let mut gone = pin!(worker.sandbox.wait(&name));
+        loop {
+            let channel = self.channel.clone();
+            let seen = tokio::select! {
+                biased;
+                end = &mut gone => return Err(self.computer_ended(end.ok())),
+                () = tokio::time::sleep_until(limit.into()) => {
+                    return Err(Halt::run(FailureClass::TurnTimeout, "the computer did not end the turn at its time limit"));
+                }
+                seen = self.look(channel.as_ref()) => seen?,
+            };
+            match seen {
+                Seen::Cancel => return Ok(Some(TurnEvent::CancelRequested)),
+                Seen::HandOver => return Err(Halt::HandOver),
+                Seen::Lost => self.reconnect(&mut gone).await?,
+                Seen::Events(events) => {
+                    self.store(&events).await?;
+                    if let Some(outcome) = events.outcome {
+                        self.phases.add("harness", since);
+                        return self.ended(outcome);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for events, and for what else may happen meanwhile.
+    async fn look(&self, channel: Option<&Arc<Channel>>) -> Result<Seen, Halt> {
+        let Some(channel) = channel else { return Ok(Seen::Lost) };
+        let mut beats = self.identity.beats();
+        beats.borrow_and_update();
+        let call = Call::Poll {
+            run: self.lease().run,
+            from: self.cursor,
+            wait_ms: POLL_WAIT.as_millis() as u64,
+            linger_ms: POLL_LINGER.as_millis() as u64,
+        };
+        let mut poll = pin!(channel.call(call, POLL_WAIT + Duration::from_secs(10)));
+        loop {
+            tokio::select! {
+                answer = &mut poll => return match answer {
+                    Ok(Answer::Events(events)) => Ok(Seen::Events(events)),
+                    Ok(other) => Err(unexpected("poll", &other)),
+                    Err(ChannelError::Refused(Refusal::UnknownRun | Refusal::OtherRun { .. })) => {
+                        Err(Halt::run(FailureClass::SandboxLost, "the computer does not know the run any more"))
+                    }
+                    Err(ChannelError::Refused(refusal)) => Err(Halt::refused(&refusal, FailureClass::SandboxLost)),
+                    Err(error) => {
+                        debug!(%error, "the connection to the computer is lost");
+                        Ok(Seen::Lost)
+                    }
+                },
+                () = self.identity.cancel_of(self.lease().turn), if !self.end_asked => return Ok(Seen::Cancel),
+                () = self.worker.hand_over.cancelled() => return Ok(Seen::HandOver),
+                _ = beats.changed() => {
+                    let ttl_ms = self.watchdog_ms().await?;
+                    // A renewal that does not get through shows as a lost connection at the poll.
+                    let _ = channel.call(Call::Renew { ttl_ms }, Duration::from_secs(5)).await;
+                }
+            }
+        }
+    }
+
+    async fn store(&mut self, events: &Events) -> Result<(), Halt> {
+        if events.next <= self.cursor {
+            return Ok(());
+        }
+        let body = encode_events(&events.events)?;
+        fenced!(self, self.worker.db.append_events(self.lease(), self.cursor, events.next, &body));
+        self.worker.metrics.events_stored(events.events.len(), body.len());
+        self.cursor = events.next;
+        Ok(())
+    }
+
+    fn ended(&mut self, outcome: holdfast_protocol::outcome::Outcome) -> Result<Option<TurnEvent>, Halt> {
+        self.worker.metrics.usage(&outcome);
+        let failure = outcome.failure.clone();
+        let native = outcome.native_conversation.clone();
+        self.outcome = Some(outcome);
+        if let Some(failure) = failure {
+            let mut end = RunEnd::new(failure.class, super::halt::clean(failure.message));
+            end.retry_at_ms = failure.retry_at_ms;
+            return Err(Halt::Run(Box::new(end)));
+        }
+        match (native, &self.grant.native_conversation) {
+            (None, _) => Err(Halt::run(FailureClass::NoNativeConversation, "the turn completed and named no conversation")),
+            (Some(found), Some(expected)) if &found != expected => Err(Halt::run(
+                FailureClass::NoNativeConversation,
+                format!("the turn completed in conversation {found}, expected {expected}"),
+            )),
+            _ => Ok(Some(TurnEvent::HarnessSucceeded)),
+        }
+    }
+
+    /// Opens a new connection while the engine says that the computer runs.
+    async fn reconnect(
+        &mut self,
+        gone: &mut (impl Future<Output = Result<ComputerEnd, crate::sandbox::SandboxError>> + Unpin),
+    ) -> Result<(), Halt> {
+        let since = Instant::now();
+        let mut pause = Duration::from_millis(50);
+        self.channel = None;
+        loop {
+            self.identity.active().await?;
+            match self.worker.sandbox.find(&self.computer.name).await {
+                Ok(Some(computer)) if computer.nonce != Some(self.computer.nonce) => {
+                    return Err(Halt::run(FailureClass::SandboxLost, "the computer was replaced behind our back"));
+                }
+                Ok(Some(computer)) if computer.state == ComputerState::Stopped => {
+                    let end = tokio::time::timeout(Duration::from_secs(5), gone).await;
+                    return Err(self.computer_ended(end.ok().and_then(Result::ok)));
+                }
+                Ok(None) => return Err(self.computer_ended(None)),
+                Ok(Some(computer)) => {
+                    if computer.state == ComputerState::Paused {
+                        // Somebody's late pause: the owner thaws it.
+                        warn!(computer = %self.computer.name, "found paused during a run; resuming");
+                        let _ = self.worker.sandbox.resume(&self.computer.name).await;
+                    }
+                    match self.open().await {
+                        Ok(status) if status.run.as_ref().is_some_and(|run| run.run == self.lease().run) => return Ok(()),
+                        Ok(_) => return Err(Halt::run(FailureClass::SandboxLost, "the computer lost the run")),
+                        Err(Halt::LeaseLost) => return Err(Halt::LeaseLost),
+                        Err(halt) => debug!(error = %halt.line(), "not reachable yet"),
+                    }
+                }
+                Err(error) => debug!(%error, "the engine does not answer"),
+            }
+            if since.elapsed() > UNREACHABLE {
+                return Err(Halt::run(FailureClass::SandboxLost, "the computer could not be reached for a minute"));
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    fn computer_ended(&self, end: Option<ComputerEnd>) -> Halt {
+        match end {
+            Some(end) if end.out_of_memory => Halt::run(FailureClass::OutOfMemory, end.detail),
+            Some(end) => Halt::run(
+                FailureClass::SandboxLost,
+                format!("the computer stopped during the turn ({}exit code {})", prefix(&end.detail), text(end.exit_code)),
+            ),
+            None => Halt::run(FailureClass::SandboxLost, "the computer was removed during the turn"),
+        }
+    }
+
+    /// Asks the runtime to end the harness, then follows it to its end.
+    pub(super) async fn end_harness(&mut self, reason: EndReason) -> Result<Option<TurnEvent>, Halt> {
+        fenced!(self, self.worker.db.stopping(self.lease()));
+        self.end_asked = true;
+        let run = self.lease().run;
+        let cancelled = || Halt::run(FailureClass::Cancelled, "cancelled");
+        let Some(channel) = self.channel.clone() else { return Err(cancelled()) };
+        if channel.call(Call::End { run, reason }, Duration::from_secs(5)).await.is_err() {
+            return Err(cancelled());
+        }
+        match tokio::time::timeout(Duration::from_secs(20), self.follow_harness()).await {
+            Ok(Ok(event)) => Ok(event),
+            Ok(Err(Halt::LeaseLost)) => Err(Halt::LeaseLost),
+            Ok(Err(_)) | Err(_) => Err(cancelled()),
+        }
+    }
+}
+
+fn prefix(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!("{detail}, ") }
+}
+
+fn text(code: Option<i64>) -> String {
+    code.map_or_else(|| "unknown".to_owned(), |code| code.to_string())
+}

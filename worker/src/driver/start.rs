@@ -1,0 +1,52 @@
+//! Starts the harness: settings, prompt and credentials travel in one call and nowhere else.
+
+use std::time::{Duration, Instant};
+
+use holdfast_protocol::FailureClass;
+use holdfast_protocol::message::{Call, Secret, StartTurn};
+use holdfast_shared::domain::turn::TurnEvent;
+use tracing::debug;
+
+use super::{Drive, Halt};
+
+const START_DEADLINE: Duration = Duration::from_secs(30);
+
+impl Drive {
+    pub(super) async fn start_harness(&mut self) -> Result<Option<TurnEvent>, Halt> {
+        let since = Instant::now();
+        let channel = self.channel()?;
+        let call = Call::Start(Box::new(self.request()));
+        let timeout = self.grant.policy.turn_timeout.0;
+        // The row and the start do not wait for each other: a run whose row says `starting` is re-attached the same way.
+        let written = async {
+            fenced!(self, self.worker.db.harness_started(self.lease(), timeout));
+            Ok::<_, Halt>(())
+        };
+        let (started, written) = tokio::join!(channel.call(call, START_DEADLINE), written);
+        written?;
+        started.map_err(|error| Halt::channel(&error, FailureClass::SandboxLost))?;
+        self.phases.add("start", since);
+        debug!(run = %self.lease().run, "harness started");
+        Ok(Some(TurnEvent::HarnessStarted))
+    }
+
+    fn request(&self) -> StartTurn {
+        let agent = &self.grant.agent;
+        let secrets = agent.forward_env.iter().filter_map(|name| {
+            std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name.clone(), Secret(value)))
+        });
+        StartTurn {
+            run: self.lease().run,
+            seq: u64::from(self.grant.seq),
+            harness: agent.harness.clone(),
+            prompt: self.grant.prompt.clone(),
+            expect_native: self.grant.native_conversation.clone(),
+            new_native: self.grant.new_native.to_string(),
+            env: agent.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            secrets: secrets.collect(),
+            turn_timeout_ms: self.grant.policy.turn_timeout.0.as_millis() as u64,
+            stall_timeout_ms: self.grant.policy.stall_timeout.0.as_millis() as u64,
+            warm: self.warm,
+        }
+    }
+}
