@@ -8,12 +8,14 @@ use holdfast_protocol::{AGENT_UID, RUNTIME_DIR, RUNTIME_PATH, WORKSPACE_DIR};
 use holdfast_shared::domain::sandbox::hex;
 use sha2::{Digest, Sha256};
 
-use super::Build;
 use super::context::Entry;
 use super::error::ImageError;
+use super::{Build, Reuse, short_hash};
 use crate::sandbox::docker::Image;
 
 const STEP: &str = "runtime";
+/// Hash of everything the image was made from: the runtime's own hash is part of the recipe.
+const INPUTS_LABEL: &str = "holdfast.image.inputs";
 const PT_INTERP: u32 = 3;
 
 /// The finished image and the hash of the runtime in it.
@@ -22,6 +24,7 @@ pub(super) async fn runtime(build: &Build<'_>, below: &str) -> Result<(Image, St
     let binary = std::fs::read(path).map_err(ImageError::io(STEP, format!("{} cannot be read", path.display())))?;
     check_static(path, &binary)?;
     let sha256 = hex(&Sha256::digest(&binary));
+    let below_id = build.required(STEP, below).await?.id;
     let dockerfile = format!(
         "FROM {below}\n\
          COPY holdfast-runtime {RUNTIME_PATH}\n\
@@ -32,9 +35,20 @@ pub(super) async fn runtime(build: &Build<'_>, below: &str) -> Result<(Image, St
          ENTRYPOINT [\"{RUNTIME_PATH}\"]\n",
         env!("CARGO_PKG_VERSION"),
     );
-    let context = vec![Entry::bytes("Dockerfile", 0o644, dockerfile), Entry::bytes("holdfast-runtime", 0o755, binary)];
     let tag = &build.options.tag;
     let before = build.engine.image(tag).await.map_err(ImageError::engine(STEP))?;
+    let inputs = short_hash(&[&below_id, &dockerfile]);
+    if let Some(before) = &before
+        && build.options.reuse == Reuse::Layers
+        && before.labels.get(INPUTS_LABEL) == Some(&inputs)
+    {
+        return Ok((before.clone(), sha256));
+    }
+    let dockerfile = format!(
+        "{dockerfile}LABEL {INPUTS_LABEL}={inputs}
+"
+    );
+    let context = vec![Entry::bytes("Dockerfile", 0o644, dockerfile), Entry::bytes("holdfast-runtime", 0o755, binary)];
     let id = build.dockerfile(STEP, tag, "none", context).await?;
     let image = build.required(STEP, tag).await?;
     if !same_id(&image.id, &id) {

@@ -23,7 +23,8 @@ const SHM_BYTES: i64 = 16 << 20;
 /// An empty file costs the kernel about a kilobyte that no size limit sees, so files are counted too.
 const INODES_PER_MIB: u64 = 256;
 const LEAST_INODES: u64 = 8192;
-const OPEN_FILES: i64 = 32_768;
+/// Within what an engine without special rights may pass on.
+const OPEN_FILES: i64 = 16_384;
 /// Apparent size of one file: sparse files may be larger than the volume, within reason.
 const FILE_BYTES: i64 = 64 << 30;
 const SEARCH_PATH: &str = "/opt/claude:/usr/local/bin:/usr/bin:/bin";
