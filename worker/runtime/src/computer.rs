@@ -1,0 +1,176 @@
+//! The computer as a worker sees it: what its files stand at, and the run in it.
+//!
+//! Written by calls of the admitted connection. All in PID 1's memory: what a worker must know after a crash of its own
+//! is in `status`, and after a death of the computer there is nothing to know.
+
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::time::Duration;
+
+use holdfast_protocol::message::{Answer, CaptureLimits, Captured, EndReason, Events, Refusal, StartTurn, Status};
+use holdfast_protocol::{CheckpointId, Object, ObjectId, RunId};
+
+use crate::checkpoint::{Checkpointer, Everyone, Nobody, Roots, Stopper};
+use crate::harness::{self, native};
+use crate::lease::Lease;
+use crate::process::reaper::Reaper;
+use crate::run::{Run, Surroundings};
+use crate::settings::Settings;
+use crate::sync::lock;
+
+/// No poll waits longer, whatever it asks for.
+const LONGEST_POLL: Duration = Duration::from_secs(60);
+
+pub struct Computer {
+    settings: Settings,
+    reaper: Arc<Reaper>,
+    lease: Arc<Lease>,
+    incarnation: u64,
+    /// Held for as long as a restore or a capture reads and writes.
+    checkpointer: Mutex<Checkpointer>,
+    /// What a hello is told while the checkpointer is busy.
+    stands: Mutex<Stands>,
+    run: Mutex<Option<Arc<Run>>>,
+}
+
+#[derive(Clone, Copy)]
+struct Stands {
+    at: Option<CheckpointId>,
+    blank: bool,
+    /// A restore has begun and not ended: no harness may see these files.
+    restoring: bool,
+}
+
+impl Computer {
+    pub fn new(settings: Settings, reaper: Arc<Reaper>) -> Self {
+        let stopper: Box<dyn Stopper + Send> =
+            if std::process::id() == 1 { Box::new(Everyone) } else { Box::new(Nobody) };
+        let place = &settings.place;
+        let roots = Roots { workspace: place.workspace.clone(), native: place.state.clone() };
+        let checkpointer = Checkpointer::new(roots, stopper);
+        let stands = Stands { at: checkpointer.stands_at(), blank: checkpointer.is_blank(), restoring: false };
+        Self {
+            settings,
+            reaper,
+            lease: Arc::default(),
+            incarnation: uuid::Uuid::new_v4().as_u64_pair().0,
+            checkpointer: Mutex::new(checkpointer),
+            stands: Mutex::new(stands),
+            run: Mutex::new(None),
+        }
+    }
+
+    pub fn status(&self) -> Status {
+        let stands = *lock(&self.stands);
+        Status {
+            incarnation: self.incarnation,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            stands_at: stands.at,
+            blank: stands.blank,
+            run: lock(&self.run).as_ref().map(|run| run.status()),
+        }
+    }
+
+    pub fn renew(&self, ttl_ms: u64) {
+        self.lease.extend(ttl_ms);
+    }
+
+    /// Starts the harness, unless this very run was started before.
+    pub fn start(&self, turn: &StartTurn) -> Result<(), Refusal> {
+        let mut slot = lock(&self.run);
+        if let Some(run) = slot.as_ref() {
+            if run.id == turn.run {
+                return Ok(());
+            } else if !run.is_finished() {
+                return Err(Refusal::OtherRun { current: run.id.to_string() });
+            }
+        }
+        let mut checkpointer = self.idle_checkpointer()?;
+        if lock(&self.stands).restoring {
+            return Err(Refusal::Internal("a restore has not been finished".to_owned()));
+        }
+        let harness = harness::of(&turn.harness);
+        native::check(&*harness, turn, &self.settings.place.state)?;
+        checkpointer.capture_end();
+        checkpointer.touched();
+        self.look(&checkpointer);
+        drop(checkpointer);
+        let around = Surroundings { settings: &self.settings, reaper: &self.reaper, lease: &self.lease };
+        *slot = Some(Run::start(turn, harness, &around).map_err(Refusal::Harness)?);
+        Ok(())
+    }
+
+    pub fn poll(&self, run: RunId, from: u64, wait_ms: u64, listens: impl Fn() -> bool) -> Result<Events, Refusal> {
+        let wait = Duration::from_millis(wait_ms).min(LONGEST_POLL);
+        self.run(run)?.poll(from, wait, listens)
+    }
+
+    pub fn end(&self, run: RunId, reason: EndReason) -> Result<(), Refusal> {
+        self.run(run)?.end(reason);
+        Ok(())
+    }
+
+    pub fn restore_begin(&self, checkpoint: CheckpointId, manifest: ObjectId) -> Result<Answer, Refusal> {
+        self.restore(|checkpointer| checkpointer.restore_begin(checkpoint, manifest))
+    }
+
+    pub fn restore_objects(&self, objects: Vec<Object>) -> Result<Answer, Refusal> {
+        self.restore(|checkpointer| checkpointer.restore_objects(objects))
+    }
+
+    pub fn capture(&self, run: RunId, checkpoint: CheckpointId, limits: &CaptureLimits) -> Result<Captured, Refusal> {
+        let run = self.run(run)?;
+        if !run.is_finished() {
+            return Err(Refusal::Internal("the harness still runs".to_owned()));
+        }
+        let mut checkpointer = lock(&self.checkpointer);
+        lock(&self.stands).at = None;
+        let captured = checkpointer.capture(checkpoint, run.harness.native_paths(), limits);
+        self.look(&checkpointer);
+        captured
+    }
+
+    /// Anything that only reads a capture or ends it.
+    pub fn captured<T>(&self, act: impl FnOnce(&mut Checkpointer) -> T) -> T {
+        let mut checkpointer = lock(&self.checkpointer);
+        let done = act(&mut checkpointer);
+        self.look(&checkpointer);
+        done
+    }
+
+    fn restore(&self, act: impl FnOnce(&mut Checkpointer) -> Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+        let mut checkpointer = lock(&self.checkpointer);
+        let before = std::mem::replace(&mut *lock(&self.stands), Stands { at: None, blank: false, restoring: true });
+        let done = act(&mut checkpointer);
+        self.look(&checkpointer);
+        let more = match &done {
+            Ok(Answer::RestoreNeed { ids, .. }) => !ids.is_empty(),
+            Ok(_) => false,
+            // A refusal before anything was written leaves the computer as it was.
+            Err(_) => before.restoring || before.blank && !checkpointer.is_blank(),
+        };
+        lock(&self.stands).restoring = more;
+        done
+    }
+
+    fn look(&self, checkpointer: &Checkpointer) {
+        let mut stands = lock(&self.stands);
+        stands.at = checkpointer.stands_at();
+        stands.blank = checkpointer.is_blank();
+    }
+
+    fn idle_checkpointer(&self) -> Result<MutexGuard<'_, Checkpointer>, Refusal> {
+        match self.checkpointer.try_lock() {
+            Ok(checkpointer) => Ok(checkpointer),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Refusal::Internal("a capture or a restore is under way".to_owned())),
+        }
+    }
+
+    fn run(&self, wanted: RunId) -> Result<Arc<Run>, Refusal> {
+        match lock(&self.run).as_ref() {
+            Some(run) if run.id == wanted => Ok(Arc::clone(run)),
+            Some(run) if !run.is_finished() => Err(Refusal::OtherRun { current: run.id.to_string() }),
+            _ => Err(Refusal::UnknownRun),
+        }
+    }
+}

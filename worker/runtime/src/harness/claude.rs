@@ -1,0 +1,44 @@
+//! Claude Code: one process per turn, stream-json in and out, ended by its own end of input.
+//!
+//! The prompt is one line whose uuid is the run's: a repeated delivery inside the CLI makes no second model call. The
+//! input is at its end from the start, so the process ends with its result; it is asked to stop by SIGINT, which still
+//! prints a result with the tokens that were used.
+
+use std::fs;
+use std::path::Path;
+
+use holdfast_protocol::harness::ClaudeSettings;
+use holdfast_protocol::message::StartTurn;
+
+use super::{Decoder, Harness, Plan, Transcript, native};
+use crate::settings::Place;
+
+mod decode;
+mod errors;
+mod plan;
+mod result;
+#[cfg(test)]
+mod tests;
+
+pub struct Claude {
+    pub settings: ClaudeSettings,
+}
+
+impl Harness for Claude {
+    fn plan(&self, turn: &StartTurn, place: &Place) -> Result<Plan, String> {
+        plan::plan(&self.settings, turn, place)
+    }
+
+    fn decoder(&self) -> Box<dyn Decoder> {
+        Box::new(decode::ClaudeDecoder::default())
+    }
+
+    fn native_paths(&self) -> &'static [&'static str] {
+        &["claude/projects", "claude/tasks"]
+    }
+
+    fn transcripts(&self, state: &Path) -> Vec<Transcript> {
+        let projects = fs::read_dir(state.join("claude/projects")).into_iter().flatten().flatten();
+        projects.flat_map(|project| native::jsonl_files(&project.path())).collect()
+    }
+}

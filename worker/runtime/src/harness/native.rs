@@ -1,0 +1,104 @@
+//! The native conversation on disk: whether the computer holds exactly the one that is expected, and whether a turn that
+//! says it succeeded is really in it.
+//!
+//! Reads files that the agent can replace by anything: never follows a link, never waits on a FIFO, reads within bounds.
+//! The only write is a sync; if PID 1 dies before it, nothing was published.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use holdfast_protocol::message::{Refusal, StartTurn};
+use serde::Deserialize;
+
+use super::{Harness, Transcript};
+
+/// A transcript is not read further than this.
+const READ_LIMIT: u64 = 1 << 30;
+
+/// Refuses a start unless exactly the expected conversation is here, or none on the first turn. Gives the files that
+/// are no conversation (no message of a user) and stand in the way of a new one.
+pub fn check(harness: &dyn Harness, turn: &StartTurn, state: &Path) -> Result<Vec<Transcript>, Refusal> {
+    let (real, empty): (Vec<_>, Vec<_>) =
+        harness.transcripts(state).into_iter().partition(|transcript| holds_a_turn(&transcript.path));
+    let found = match &turn.expect_native {
+        Some(expected) if real.iter().any(|transcript| transcript.id == *expected) => return Ok(empty),
+        None if real.is_empty() => return Ok(empty),
+        _ => real.into_iter().next().map(|transcript| transcript.id),
+    };
+    Err(Refusal::NativeStateMissing { expected: turn.expect_native.clone(), found })
+}
+
+/// Why the transcript does not hold the turn; `Ok` means that it does and is on disk.
+pub fn verify(harness: &dyn Harness, state: &Path, id: &str, proof: Option<&str>) -> Result<(), String> {
+    let transcripts: Vec<_> = harness.transcripts(state).into_iter().filter(|found| found.id == id).collect();
+    let Some(first) = transcripts.first() else { return Err(format!("there is no transcript of conversation {id}")) };
+    let holds = |path: &Path| match proof {
+        Some(proof) => contains(path, proof).unwrap_or(false),
+        None => holds_a_turn(path),
+    };
+    let Some(saved) = transcripts.iter().find(|transcript| holds(&transcript.path)) else {
+        return Err(format!("the transcript {} does not hold this turn", first.path.display()));
+    };
+    sync(&saved.path).map_err(|error| format!("the transcript {} cannot be synced: {error}", saved.path.display()))
+}
+
+/// All `<id>.jsonl` directly in a directory, in order of their names.
+pub fn jsonl_files(directory: &Path) -> Vec<Transcript> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| {
+            let id = entry.file_name().to_str()?.strip_suffix(".jsonl")?.to_owned();
+            Some(Transcript { id, path: entry.path() })
+        })
+        .collect();
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    found
+}
+
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+/// True if a line is a user's message: what both a resume and a refusal of a fresh start depend on.
+fn holds_a_turn(path: &Path) -> bool {
+    let is_user = |line: &[u8]| serde_json::from_slice::<Kind>(line).is_ok_and(|line| line.kind == "user");
+    any_line(path, is_user).unwrap_or(false)
+}
+
+fn contains(path: &Path, text: &str) -> io::Result<bool> {
+    any_line(path, |line| String::from_utf8_lossy(line).contains(text))
+}
+
+fn any_line(path: &Path, mut wanted: impl FnMut(&[u8]) -> bool) -> io::Result<bool> {
+    let mut reader = BufReader::new(open(path)?.take(READ_LIMIT));
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        if wanted(&line) {
+            return Ok(true);
+        }
+        line.clear();
+    }
+    Ok(false)
+}
+
+fn sync(path: &Path) -> io::Result<()> {
+    open(path)?.sync_all()?;
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+/// A regular file and nothing else, without waiting.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok(file)
+}

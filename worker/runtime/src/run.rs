@@ -1,0 +1,228 @@
+//! One run: a harness's process, its journal and its end.
+//!
+//! The readers and the supervisor write it, polls read it. It lives in PID 1's memory alone: a worker that dies finds it
+//! here again by the run's id and a cursor; when the computer dies the run is `sandbox_lost`.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use holdfast_protocol::RunId;
+use holdfast_protocol::event::Event;
+use holdfast_protocol::message::{EndReason, Events, Refusal, RunStatus, StartTurn};
+use holdfast_protocol::outcome::Outcome;
+use rustix::process::Pid;
+
+use crate::evidence::Kills;
+use crate::harness::{Harness, Summary};
+use crate::journal::Journal;
+use crate::lease::Lease;
+use crate::process::reaper::{Exit, Reaper};
+use crate::process::spawn;
+use crate::redact::Redactor;
+use crate::settings::Settings;
+use crate::sync::{self, lock};
+use verdict::Cause;
+
+mod output;
+mod supervise;
+mod verdict;
+
+/// A waiting poll looks this often whether somebody still listens.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub struct Run {
+    pub id: RunId,
+    pub harness: Box<dyn Harness>,
+    expect_native: Option<String>,
+    turn_timeout: Duration,
+    stall_timeout: Duration,
+    redactor: Redactor,
+    kills: Kills,
+    started: Instant,
+    /// Milliseconds since `started` of the last byte of output.
+    heard_ms: AtomicU64,
+    state: Mutex<State>,
+    /// A step towards the end: what the supervisor waits for.
+    changed: Condvar,
+    /// An event or the outcome: what polls wait for.
+    arrived: Condvar,
+}
+
+struct State {
+    journal: Journal,
+    summary: Summary,
+    terminal_at: Option<Instant>,
+    cause: Option<Cause>,
+    exit: Option<Exit>,
+    stderr_tail: String,
+    /// Pipes that are still read.
+    open_pipes: u8,
+    outcome: Option<Outcome>,
+}
+
+/// What the run needs of its surroundings.
+pub struct Surroundings<'a> {
+    pub settings: &'a Settings,
+    pub reaper: &'a Reaper,
+    pub lease: &'a Arc<Lease>,
+}
+
+impl Run {
+    /// Starts the harness and everything that watches it. The native conversation has been checked.
+    pub fn start(turn: &StartTurn, harness: Box<dyn Harness>, around: &Surroundings) -> Result<Arc<Self>, String> {
+        let place = &around.settings.place;
+        let mut plan = harness.plan(turn, place)?;
+        if turn.expect_native.is_none() {
+            plan.remove.extend(harness.transcripts(&place.state).into_iter().map(|transcript| transcript.path));
+        }
+        let text = |error: std::io::Error| error.to_string();
+        let run = Arc::new(Self {
+            id: turn.run,
+            harness,
+            expect_native: turn.expect_native.clone(),
+            turn_timeout: Duration::from_millis(turn.turn_timeout_ms),
+            stall_timeout: Duration::from_millis(turn.stall_timeout_ms),
+            redactor: Redactor::new(&turn.secrets),
+            kills: Kills::now(),
+            started: Instant::now(),
+            heard_ms: AtomicU64::new(0),
+            state: Mutex::new(State::new().map_err(text)?),
+            changed: Condvar::new(),
+            arrived: Condvar::new(),
+        });
+        let on_exit = {
+            let run = Arc::clone(&run);
+            move |exit| run.exited(exit)
+        };
+        let started = spawn::start(around.reaper, &plan, &place.workspace, on_exit)
+            .map_err(|error| format!("{}: {error}", plan.program.display()))?;
+        run.watch(started, around).map_err(text)?;
+        Ok(run)
+    }
+
+    fn watch(self: &Arc<Self>, started: spawn::Started, around: &Surroundings) -> std::io::Result<()> {
+        let spawn::Started { pid, stdout, stderr } = started;
+        let (out, err, watcher) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
+        let (lease, settings) = (Arc::clone(around.lease), around.settings.clone());
+        let made = sync::spawn("stdout", move || output::read_stdout(&out, stdout))
+            .and_then(|()| sync::spawn("stderr", move || output::read_stderr(&err, stderr)))
+            .and_then(|()| sync::spawn("supervisor", move || supervise::supervise(&watcher, pid, &lease, &settings)));
+        if made.is_err() {
+            crate::process::tree::end_all(Duration::ZERO, Duration::from_secs(1));
+        }
+        made
+    }
+
+    pub fn status(&self) -> RunStatus {
+        let state = self.lock();
+        RunStatus { run: self.id, next_cursor: state.journal.next_cursor(), finished: state.outcome.is_some() }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.lock().outcome.is_some()
+    }
+
+    /// Somebody wants the harness gone. Too late after its terminal event; the first reason counts.
+    pub fn end(&self, reason: EndReason) {
+        self.end_for(Cause::Asked(reason));
+    }
+
+    /// Events from `from` on, as soon as there is one, or the outcome; nothing after `wait`.
+    pub fn poll(&self, from: u64, wait: Duration, listens: impl Fn() -> bool) -> Result<Events, Refusal> {
+        let damaged = |error: std::io::Error| Refusal::Internal(format!("the journal cannot be read: {error}"));
+        let deadline = Instant::now() + wait;
+        let mut state = self.lock();
+        state.journal.forget(from).map_err(damaged)?;
+        loop {
+            let events = state.journal.read(from).map_err(damaged)?;
+            let next = events.last().map_or(from, |event| event.cursor + 1);
+            let outcome = state.outcome.clone().filter(|_| next >= state.journal.next_cursor());
+            let left = deadline.saturating_duration_since(Instant::now());
+            if !events.is_empty() || outcome.is_some() || left.is_zero() || !listens() {
+                return Ok(Events { events, next, outcome });
+            }
+            state = self.arrived.wait_timeout(state, left.min(LOOK)).unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn at_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn heard(&self) {
+        self.heard_ms.store(self.at_ms(), Ordering::Relaxed);
+    }
+
+    fn stalls_at(&self) -> Instant {
+        self.started + Duration::from_millis(self.heard_ms.load(Ordering::Relaxed)) + self.stall_timeout
+    }
+
+    fn journal(&self, events: Vec<Event>, raw: Option<&str>) {
+        if events.is_empty() {
+            return;
+        }
+        let at_ms = self.at_ms();
+        let mut raw =
+            raw.map(|raw| holdfast_protocol::event::cut(raw.to_owned(), holdfast_protocol::event::MAX_EVENT_TEXT));
+        let mut state = self.lock();
+        for event in events {
+            state.journal.push(at_ms, event, raw.take());
+        }
+        self.arrived.notify_all();
+    }
+
+    fn end_for(&self, cause: Cause) {
+        let mut state = self.lock();
+        if state.terminal_at.is_none() && state.cause.is_none() && state.exit.is_none() {
+            state.cause = Some(cause);
+            self.changed.notify_all();
+        }
+    }
+
+    fn exited(&self, exit: Exit) {
+        let mut state = self.lock();
+        state.exit = Some(exit);
+        self.changed.notify_all();
+    }
+
+    /// The decoder knows more. After a cause for ending, a terminal event changes the figures and not the end.
+    fn decoded(&self, summary: &Summary) {
+        let mut state = self.lock();
+        if summary.results > state.summary.results && state.terminal_at.is_none() {
+            state.terminal_at = Some(Instant::now());
+            self.changed.notify_all();
+        }
+        state.summary = summary.clone();
+    }
+}
+
+impl State {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            journal: Journal::new()?,
+            summary: Summary::default(),
+            terminal_at: None,
+            cause: None,
+            exit: None,
+            stderr_tail: String::new(),
+            open_pipes: 2,
+            outcome: None,
+        })
+    }
+}
+
+/// Directories whose lack of room can be why a turn failed.
+fn disks(settings: &Settings) -> [&Path; 2] {
+    [&settings.place.workspace, &settings.place.state]
+}
+
+/// The first of everything that the harness started.
+fn signal(pid: Pid, signal: rustix::process::Signal) {
+    let _ = rustix::process::kill_process(pid, signal);
+}

@@ -1,0 +1,45 @@
+//! The harness never waits for a reader, and the runtime stays small.
+
+use holdfast_protocol::event::Event;
+use holdfast_protocol::message::Answer;
+
+use crate::computer::{Computer, eventually, scripted, status_of};
+
+fn resident_kb(pid: u32) -> u64 {
+    let status = status_of(pid);
+    let anonymous = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    anonymous.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn with_nobody_reading_output_is_dropped_and_counted() {
+    let computer = Computer::new();
+    let mut client = computer.admitted(1);
+    let turn = scripted("noise 80000\nsay done");
+    assert_eq!(client.start(&turn), Ok(Answer::Done));
+    drop(client);
+    eventually(|| {
+        let finished = computer.admitted(1).hello(1).unwrap().run.unwrap().finished;
+        finished.then_some(())
+    });
+    let resident = resident_kb(computer.process.id());
+    assert!(resident < 8 << 10, "{resident} kB");
+    let (events, outcome) = computer.admitted(2).finish(turn.run);
+    assert_eq!((outcome.failure, outcome.result.as_str()), (None, "done"));
+    let lost: u64 =
+        events.iter().map(|event| if let Event::Dropped { events, .. } = event { *events } else { 0 }).sum();
+    let kept = events.iter().filter(|event| matches!(event, Event::Output { .. })).count() as u64;
+    assert!(lost > 10_000 && kept > 10_000, "{lost} lost, {kept} kept");
+    assert!(matches!(events[events.len() - 2..], [Event::Result { .. }, Event::Usage { .. }]));
+    // The answer itself may be among the lost; it is in the result.
+    assert!((80_000..=80_001).contains(&(lost + kept)));
+}
+
+#[test]
+fn idle_it_is_small() {
+    let computer = Computer::new();
+    let mut client = computer.admitted(1);
+    assert_eq!(client.run(&scripted("say x")).1.failure, None);
+    let resident = resident_kb(computer.process.id());
+    assert!(resident < 4 << 10, "{resident} kB");
+}

@@ -1,0 +1,11 @@
+//! The built runtime as an ordinary process, with directories and a socket of its own, spoken to by frames.
+
+#![allow(clippy::unwrap_used, reason = "all of this is tests")]
+
+mod admission;
+mod claude;
+mod computer;
+mod ends;
+mod journal;
+mod native;
+mod processes;
