@@ -96,7 +96,7 @@ impl Db {
             .bind(batch.0)
             .execute(self.pool())
             .await?;
-        self.release(batch).await?;
+        self.release_turns(batch).await?;
         Ok(())
     }
 
@@ -111,13 +111,13 @@ impl Db {
         .await?;
         let mut released = 0;
         for (batch,) in left {
-            released += self.release(BatchId(batch)).await?;
+            released += self.release_turns(BatchId(batch)).await?;
         }
         Ok(released)
     }
 
     /// In chunks; the order of the ids is the order of the lines, so the due times keep it.
-    async fn release(&self, batch: BatchId) -> Result<u64> {
+    async fn release_turns(&self, batch: BatchId) -> Result<u64> {
         let (mut after, mut released) = (Uuid::nil(), 0);
         loop {
             let (last, count): (Option<Uuid>, i64) = sqlx::query_as(
