@@ -1,2 +1,30 @@
-//! Placeholder.
-fn main() {}
+//! The `holdfast` command: submit, watch and inspect turns. Everything it must not lose is committed in Postgres before
+//! it says so; killed at any moment, the same command line can be given again.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+mod answer;
+mod batch;
+mod cli;
+mod commands;
+mod context;
+mod printer;
+mod render;
+mod resolve;
+mod stop;
+mod table;
+mod text;
+mod tree;
+mod wake;
+mod watch;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let cli = cli::Cli::parse();
+    match commands::run(cli).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(stop) => stop.report(),
+    }
+}

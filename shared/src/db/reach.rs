@@ -31,3 +31,14 @@ impl Db {
         Ok(there)
     }
 }
+
+impl DbError {
+    /// The server's five-character code, where the server said it.
+    pub fn sql_state(&self) -> Option<String> {
+        match self {
+            DbError::Sql(sqlx::Error::Database(error))
+            | DbError::Unreachable { source: sqlx::Error::Database(error), .. } => error.code().map(Into::into),
+            _ => None,
+        }
+    }
+}

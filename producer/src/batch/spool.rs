@@ -1,0 +1,166 @@
+//! Reads a batch file once into a private temporary file and checks every line: form, agent, queue, session, key. Nothing
+//! is accepted before all of it is known to be right. The temporary file is gone with the process.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+
+use holdfast_shared::db::submit::Wish;
+use holdfast_shared::domain::sandbox::hex;
+use sha2::{Digest, Sha256};
+
+use super::lines::Line;
+use crate::context::Context;
+use crate::resolve;
+use crate::stop::Stop;
+
+/// Longest line that is read, in bytes.
+const MAX_LINE: u64 = 8 << 20;
+
+/// A checked file.
+pub struct Spool {
+    file: File,
+    /// SHA-256 (hex) of the good lines and of what the flags said for them.
+    pub digest: String,
+    pub lines: u64,
+    pub bad: Vec<(u64, String)>,
+    /// Turns per queue.
+    pub queues: BTreeMap<String, u64>,
+    wishes: Wishes,
+}
+
+/// Agents and queues of the file, each looked up once.
+pub struct Wishes {
+    agent: Option<String>,
+    queue: String,
+    known: HashMap<(Option<String>, String), Result<Wish, String>>,
+    max_depth: HashMap<String, u64>,
+}
+
+impl Wishes {
+    pub fn new(agent: Option<String>, queue: String) -> Self {
+        Self { agent, queue, known: HashMap::new(), max_depth: HashMap::new() }
+    }
+
+    async fn of(&mut self, context: &Context, line: &Line) -> Result<Result<Wish, String>, Stop> {
+        let agent = line.agent.clone().or_else(|| self.agent.clone());
+        let queue = line.queue.clone().unwrap_or_else(|| self.queue.clone());
+        let key = (agent, queue);
+        if let Some(known) = self.known.get(&key) {
+            return Ok(known.clone());
+        }
+        let found = self.look_up(context, &key).await;
+        let found = match found {
+            Ok(wish) => Ok(wish),
+            Err(stop) if stop.code == crate::stop::Code::BadInput => Err(stop.to_string()),
+            Err(stop) => return Err(stop),
+        };
+        self.known.insert(key, found.clone());
+        Ok(found)
+    }
+
+    async fn look_up(&mut self, context: &Context, key: &(Option<String>, String)) -> Result<Wish, Stop> {
+        let agent = match &key.0 {
+            Some(name) => resolve::agent(context, name).await?,
+            None => resolve::default_agent(context, None).await?,
+        };
+        let queue = resolve::queue(context, &key.1).await?;
+        self.max_depth.insert(queue.name.clone(), queue.policy.max_depth);
+        Ok(resolve::wish(&agent, &queue))
+    }
+}
+
+impl Spool {
+    /// Reads and checks `input` line by line; empty lines are skipped.
+    pub async fn read(context: &Context, input: impl Read, mut wishes: Wishes) -> Result<Self, Stop> {
+        let mut out = BufWriter::new(tempfile::tempfile()?);
+        let (mut input, mut hash) = (BufReader::new(input), Sha256::new());
+        let (mut number, mut lines, mut bad) = (0, 0, Vec::new());
+        let (mut queues, mut keys) = (BTreeMap::new(), HashMap::new());
+        loop {
+            let mut text = Vec::new();
+            if (&mut input).take(MAX_LINE + 1).read_until(b'\n', &mut text)? == 0 {
+                break;
+            }
+            number += 1;
+            if text.len() as u64 > MAX_LINE {
+                return Err(Stop::bad(format!("line {number} has more than {MAX_LINE} bytes")));
+            }
+            if text.trim_ascii().is_empty() {
+                continue;
+            }
+            match check(context, &mut wishes, &mut keys, number, &text).await? {
+                Err(why) => bad.push((number, why)),
+                Ok(wish) => {
+                    lines += 1;
+                    *queues.entry(wish.queue.clone()).or_default() += 1;
+                    let head = format!("{number} ");
+                    out.write_all(head.as_bytes())?;
+                    out.write_all(text.trim_ascii())?;
+                    out.write_all(b"\n")?;
+                    for part in [head.as_str(), &wish.agent, &wish.queue] {
+                        hash.update(part);
+                        hash.update([0]);
+                    }
+                    hash.update(text.trim_ascii());
+                }
+            }
+        }
+        let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+        Ok(Self { file, digest: hex(&hash.finalize()), lines, bad, queues, wishes })
+    }
+
+    pub fn max_depth(&self, queue: &str) -> u64 {
+        self.wishes.max_depth.get(queue).copied().unwrap_or(u64::MAX)
+    }
+
+    /// The checked lines from the beginning, with their numbers in the file.
+    pub fn lines(&self) -> Result<impl Iterator<Item = Result<(u64, Line), Stop>> + use<>, Stop> {
+        (&self.file).seek(SeekFrom::Start(0))?;
+        let file = self.file.try_clone()?;
+        Ok(BufReader::new(file).split(b'\n').map(|line| {
+            let line = line?;
+            let space = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
+            let number = std::str::from_utf8(&line[..space]).ok().and_then(|text| text.parse().ok());
+            match (number, Line::parse(&line[space..])) {
+                (Some(number), Ok(line)) => Ok((number, line)),
+                _ => Err(Stop::failed("the temporary copy of the file was changed")),
+            }
+        }))
+    }
+
+    /// The wish of a line that has been checked.
+    pub fn wish(&self, line: &Line) -> Option<Wish> {
+        let agent = line.agent.clone().or_else(|| self.wishes.agent.clone());
+        let queue = line.queue.clone().unwrap_or_else(|| self.wishes.queue.clone());
+        self.wishes.known.get(&(agent, queue))?.clone().ok()
+    }
+}
+
+async fn check(
+    context: &Context,
+    wishes: &mut Wishes,
+    keys: &mut HashMap<String, u64>,
+    number: u64,
+    text: &[u8],
+) -> Result<Result<Wish, String>, Stop> {
+    let line = match Line::parse(text) {
+        Ok(line) => line,
+        Err(why) => return Ok(Err(why)),
+    };
+    if let Some(key) = &line.key
+        && let Some(first) = keys.insert(key.clone(), number)
+    {
+        keys.insert(key.clone(), first);
+        return Ok(Err(format!("key `{key}` is on line {first} already")));
+    }
+    let wish = match wishes.of(context, &line).await? {
+        Ok(wish) => wish,
+        Err(why) => return Ok(Err(why)),
+    };
+    let turn = super::load::turn(context.namespace(), "x", number, line, wish.clone());
+    Ok(match turn.problem() {
+        Some(why) => Err(why),
+        None => Ok(wish),
+    })
+}

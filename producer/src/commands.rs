@@ -1,0 +1,37 @@
+//! One file a command.
+
+pub mod agent;
+pub mod batch;
+pub mod image;
+pub mod migrate;
+pub mod queue;
+pub mod run;
+pub mod session;
+pub mod submit;
+
+use crate::cli::{Cli, Command};
+use crate::context::Context;
+use crate::stop::Stop;
+
+pub async fn run(cli: Cli) -> Result<(), Stop> {
+    if let Command::Image(args) = cli.command {
+        return image::run(args);
+    }
+    let context = Context::new(&cli.global)?;
+    match cli.command {
+        Command::Submit(args) => submit::run(&context, args).await,
+        Command::Batch(command) => batch::run(&context, command).await,
+        Command::Run(command) => run::run(&context, command).await,
+        Command::Session(command) => session::run(&context, command).await,
+        Command::Agent(command) => agent::run(&context, command).await,
+        Command::Queue(command) => queue::run(&context, command).await,
+        Command::Migrate => migrate::run(&context).await,
+        Command::Image(_) => Ok(()),
+    }
+}
+
+/// The text of a file, or of stdin for `-`.
+pub fn read_file(path: &str) -> Result<String, Stop> {
+    let text = if path == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
+    text.map_err(|error| Stop::bad(format!("cannot read `{path}`: {error}")))
+}

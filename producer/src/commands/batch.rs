@@ -1,0 +1,272 @@
+//! `holdfast batch`: submits files of turns, shows and watches them.
+
+use clap::{Args, Subcommand};
+use holdfast_protocol::{BatchId, RunId};
+use holdfast_shared::db::Db;
+use holdfast_shared::db::batches::{How, NewBatch};
+use holdfast_shared::db::views::{BatchView, ClassCount, Found};
+use holdfast_shared::domain::policy::Span;
+use serde_json::json;
+
+use crate::batch::load;
+use crate::batch::spool::{Spool, Wishes};
+use crate::context::Context;
+use crate::printer;
+use crate::resolve;
+use crate::stop::{Code, Stop};
+use crate::table::{Rows, or_dash};
+use crate::text;
+use crate::wake;
+use crate::watch::{attached, batch as watch};
+
+/// Bad lines that are told one by one.
+const TOLD: usize = 20;
+
+#[derive(Subcommand)]
+pub enum BatchCommand {
+    /// Submit every line of a JSONL file
+    #[command(
+        after_help = "A line: {\"prompt\": \"...\", \"session\"?: \"...\", \"agent\"?: \"...\", \"queue\"?: \"...\", \
+        \"key\"?: \"...\",\n         \"metadata\"?: {...}, \"priority\"?: 0|1|2}\n\
+        A line without a session gets one of its own, named after the batch and the line.\n\n\
+        Examples:\n  holdfast batch submit tasks.jsonl --agent coder --watch\n  \
+        generate-tasks | holdfast batch submit - --name nightly-2026-11-29"
+    )]
+    Submit(SubmitArgs),
+    /// Show how far a batch is
+    Show { batch: String },
+    /// List the batches, newest first
+    Ls {
+        #[arg(long, default_value_t = 20)]
+        limit: i64,
+    },
+    /// Follow a batch to its end; the exit status says whether all of it succeeded
+    Watch {
+        batch: String,
+        /// Stop waiting after this time; the batch goes on
+        #[arg(long, value_name = "TIME")]
+        timeout: Option<Span>,
+    },
+}
+
+#[derive(Args)]
+pub struct SubmitArgs {
+    /// The file, `-` for stdin
+    file: String,
+    /// The agent of lines that name none
+    #[arg(short, long, value_name = "NAME")]
+    agent: Option<String>,
+    /// The queue of lines that name none [env: HOLDFAST_QUEUE]
+    #[arg(short, long, value_name = "NAME")]
+    queue: Option<String>,
+    /// A name of your own; the same file under the same name is the same batch, so a broken load can be continued
+    #[arg(long, visible_alias = "key", value_name = "NAME")]
+    name: Option<String>,
+    /// Follow it to its end
+    #[arg(short, long)]
+    watch: bool,
+    /// Stop waiting after this time; the batch goes on
+    #[arg(long, value_name = "TIME", requires = "watch")]
+    timeout: Option<Span>,
+    /// Leave bad lines out instead of refusing the file
+    #[arg(long)]
+    skip_invalid: bool,
+}
+
+pub async fn run(context: &Context, command: BatchCommand) -> Result<(), Stop> {
+    match command {
+        BatchCommand::Submit(args) => submit(context, args).await,
+        BatchCommand::Ls { limit } => list(context, limit).await,
+        BatchCommand::Show { batch } => {
+            let batch = resolve::batch(context, &batch).await?;
+            let db = context.db().await?;
+            let view = db.batch(batch).await?.ok_or_else(|| Stop::bad(format!("unknown batch `{batch}`")))?;
+            print(context, &view, &db.batch_classes(batch).await?);
+            Ok(())
+        }
+        BatchCommand::Watch { batch, timeout } => {
+            let batch = resolve::batch(context, &batch).await?;
+            watch_to_end(context, batch, timeout).await
+        }
+    }
+}
+
+async fn submit(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
+    let db = context.db().await?;
+    let queue = args.queue.clone().unwrap_or_else(|| context.config.queue.clone());
+    let wishes = Wishes::new(args.agent.clone(), queue);
+    let mut spool = match args.file.as_str() {
+        "-" => Spool::read(context, std::io::stdin(), wishes).await?,
+        path => {
+            let file = std::fs::File::open(path).map_err(|e| Stop::bad(format!("cannot read `{path}`: {e}")))?;
+            Spool::read(context, file, wishes).await?
+        }
+    };
+    let name = args.name.clone().unwrap_or_else(|| made_up_name(&args.file));
+    let unsuitable = load::check(context, db, &spool, &name).await?;
+    let skipped: Vec<u64> = unsuitable.iter().map(|(number, _)| *number).collect();
+    let mut bad = std::mem::take(&mut spool.bad);
+    bad.extend(unsuitable);
+    tell_bad(&args, &mut bad)?;
+    let good = spool.lines - skipped.len() as u64;
+    if good == 0 {
+        return Err(Stop::bad(format!("{} holds no line to submit", args.file)));
+    }
+    let new = NewBatch {
+        namespace: context.namespace().to_owned(),
+        name: Some(name.clone()),
+        digest: spool.digest.clone(),
+        total: i32::try_from(good).map_err(|_| Stop::bad("a batch has at most 2,147,483,647 lines"))?,
+        metadata: json!({ "file": args.file }),
+    };
+    let batch = accept(context, db, &spool, &new, &name, &skipped).await?;
+    if args.watch {
+        return watch_to_end(context, batch, args.timeout).await;
+    }
+    if context.json {
+        printer::json(&json!({ "batch": batch, "name": name, "total": good, "skipped": bad.len() }));
+    } else {
+        printer::line(batch.to_string());
+    }
+    Ok(())
+}
+
+/// Loads, opens and announces it, or continues where an earlier load ended.
+async fn accept(
+    context: &Context,
+    db: &Db,
+    spool: &Spool,
+    new: &NewBatch,
+    name: &str,
+    skipped: &[u64],
+) -> Result<BatchId, Stop> {
+    if db.find_batch(context.namespace(), name).await? == Found::None {
+        for (queue, count) in &spool.queues {
+            db.check_depth(queue, *count, spool.max_depth(queue)).await?;
+        }
+    }
+    let begun = db.begin_batch(new).await?;
+    if begun.how == How::Complete {
+        printer::say(format!("batch {name} was submitted before: {}", begun.batch));
+        return Ok(begun.batch);
+    }
+    let broken = |stop: Stop| {
+        let hint =
+            format!("continue with `holdfast batch submit FILE --name {name}`; nothing runs before it is complete");
+        if stop.hint.is_none() || stop.code == Code::Unreachable { stop.hint(hint) } else { stop }
+    };
+    let loaded = load::load(context, db, spool, name, begun.batch, skipped).await.map_err(broken)?;
+    db.open_batch(begun.batch).await.map_err(Stop::from).map_err(broken)?;
+    let mut line = format!("{} accepted as batch {name}", text::count(loaded.inserted as u64, "turn"));
+    if loaded.repeated > 0 {
+        line.push_str(&format!(", {} had been accepted before", loaded.repeated));
+    }
+    printer::say(line);
+    wake::queues(context, spool.queues.keys()).await?;
+    Ok(begun.batch)
+}
+
+fn tell_bad(args: &SubmitArgs, bad: &mut [(u64, String)]) -> Result<(), Stop> {
+    if bad.is_empty() {
+        return Ok(());
+    }
+    bad.sort_by_key(|(number, _)| *number);
+    let mut lines: Vec<String> =
+        bad.iter().take(TOLD).map(|(number, why)| format!("  line {number}: {}", text::clean(why))).collect();
+    if bad.len() > TOLD {
+        lines.push(format!("  and {} more", bad.len() - TOLD));
+    }
+    let told = format!("{}: {}\n{}", args.file, text::count(bad.len() as u64, "bad line"), lines.join("\n"));
+    if args.skip_invalid {
+        printer::warning(&told);
+        return Ok(());
+    }
+    Err(Stop::bad(told).hint("nothing was submitted; correct them, or leave them out with --skip-invalid"))
+}
+
+async fn watch_to_end(context: &Context, batch: BatchId, timeout: Option<Span>) -> Result<(), Stop> {
+    let db = context.db().await?;
+    let how = format!("look again with `holdfast batch watch {batch}`");
+    let view = attached(watch::follow(db, batch), timeout.map(|span| span.0), &how).await?;
+    print(context, &view, &db.batch_classes(batch).await?);
+    if view.succeeded == view.turns() { Ok(()) } else { Err(Stop::silent(Code::Failed)) }
+}
+
+async fn list(context: &Context, limit: i64) -> Result<(), Stop> {
+    let batches = context.db().await?.list_batches(context.namespace(), limit).await?;
+    if context.json {
+        printer::json(&batches);
+        return Ok(());
+    }
+    let mut rows = Rows::new(&["batch", "name", "state", "progress", "created", "time"]);
+    for batch in &batches {
+        rows.row([
+            BatchId(batch.id).to_string(),
+            or_dash(batch.name.as_deref()),
+            state(batch).to_owned(),
+            watch::progress(batch),
+            text::at(batch.created_at),
+            text::seconds(batch.seconds),
+        ]);
+    }
+    rows.print("no batch yet");
+    Ok(())
+}
+
+fn print(context: &Context, view: &BatchView, classes: &[ClassCount]) {
+    if context.json {
+        let mut json = serde_json::to_value(view).unwrap_or_default();
+        json["classes"] = json!(classes);
+        printer::json(&json);
+        return;
+    }
+    let mut rows = Rows::new(&[
+        "batch",
+        "name",
+        "state",
+        "turns",
+        "queued",
+        "running",
+        "succeeded",
+        "failed",
+        "dead",
+        "cancelled",
+        "time",
+    ]);
+    rows.row([
+        BatchId(view.id).to_string(),
+        or_dash(view.name.as_deref()),
+        state(view).to_owned(),
+        view.turns().to_string(),
+        view.queued.to_string(),
+        view.running.to_string(),
+        view.succeeded.to_string(),
+        view.failed.to_string(),
+        view.dead.to_string(),
+        view.cancelled.to_string(),
+        text::seconds(view.seconds),
+    ]);
+    printer::line(rows.text());
+    if !classes.is_empty() {
+        let mut rows = Rows::new(&["class", "turns", "for example"]);
+        for class in classes {
+            let error = class.error.as_deref().map(|error| text::one_line(error, 100));
+            rows.row([class.class.clone(), class.turns.to_string(), or_dash(error)]);
+        }
+        printer::line(format!("\n{}", rows.text()));
+    }
+}
+
+fn state(batch: &BatchView) -> &str {
+    if batch.state == "open" && batch.is_done() { "done" } else { &batch.state }
+}
+
+/// A name that no other batch has: `tasks-9f3a1c`.
+fn made_up_name(file: &str) -> String {
+    let stem = std::path::Path::new(file).file_stem().and_then(|stem| stem.to_str()).filter(|stem| *stem != "-");
+    let stem: String =
+        stem.unwrap_or("batch").chars().filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c)).take(40).collect();
+    let stem = if stem.starts_with(|c: char| c.is_ascii_alphanumeric()) { stem.as_str() } else { "batch" };
+    let random = RunId::generate().0.simple().to_string();
+    format!("{stem}-{}", &random[26..])
+}
