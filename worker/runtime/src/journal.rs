@@ -64,6 +64,11 @@ impl Journal {
         self.note_losses(at_ms, LIMIT + RESERVE);
     }
 
+    /// Cursor of the oldest event that is not forgotten.
+    pub fn first_cursor(&self) -> u64 {
+        self.first
+    }
+
     /// Cursor of the next event.
     pub fn next_cursor(&self) -> u64 {
         self.next

@@ -135,6 +135,8 @@ impl Run {
         let deadline = Instant::now() + wait;
         let mut state = self.lock();
         state.journal.forget(from).map_err(damaged)?;
+        // Whoever asks for what was stored and forgotten goes on after it.
+        let from = from.max(state.journal.first_cursor());
         loop {
             let events = state.journal.read(from).map_err(damaged)?;
             let next = events.last().map_or(from, |event| event.cursor + 1);
