@@ -81,8 +81,8 @@ pub enum SandboxError {
 
 /// A provider of computers.
 pub trait Sandbox: Send + Sync + 'static {
-    /// Creates the computer if its name is free, starts it if it does not run, and returns it running. A container of
-    /// the same name with another nonce or spec digest is `Foreign`.
+    /// Creates the computer if its name is free, starts or thaws it, and returns it running. One of the same name with
+    /// another nonce or spec digest is `Foreign`; one that ran and has ended is `Gone` (its files are lost).
     fn ensure(&self, spec: &ComputerSpec) -> impl Future<Output = Result<Computer, SandboxError>> + Send;
     fn find(&self, name: &str) -> impl Future<Output = Result<Option<Computer>, SandboxError>> + Send;
     /// A new connection to PID 1; the computer must run.

@@ -111,6 +111,20 @@ async fn the_stream_carries_bytes_both_ways_and_survives_a_freeze() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_end_by_memory_is_told_from_other_ends() {
+    let world = World::new().await;
+    let spec = world.spec();
+    world.docker.ensure(&spec).await.expect("a computer");
+    let (ended, _) = tokio::join!(world.docker.wait(&spec.name), world.inside(&spec.name, &["write", "/tmp/eat"]));
+    let ended = ended.expect("an end");
+    assert_eq!((ended.exit_code, ended.out_of_memory), (Some(137), true), "{ended:?}");
+    // It is there until it is destroyed, so that the sweep sees it.
+    let found = world.docker.find(&spec.name).await.expect("the engine answers").expect("there");
+    assert_eq!((found.state, found.nonce), (ComputerState::Stopped, Some(spec.nonce)));
+    assert!(matches!(world.docker.ensure(&spec).await, Err(SandboxError::Gone { .. })), "its files are lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn freezing_thawing_and_removing_may_be_repeated() {
     let world = World::new().await;
     let spec = world.spec();

@@ -19,8 +19,12 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let argument = |at: usize| arguments.get(at).map(String::as_str).unwrap_or_default();
     match argument(0) {
+        // PID 1; it eats the computer's memory itself when it is told to.
         "" => loop {
-            std::thread::park();
+            std::thread::sleep(Duration::from_millis(50));
+            if fs::exists("/tmp/eat").is_ok_and(|told| told) {
+                eat(4096);
+            }
         },
         "connect" => echo(),
         "id" => println!("{} {}", uid(), arguments.len()),
@@ -34,9 +38,6 @@ fn main() {
         "eat" => eat(argument(1).parse().expect("megabytes")),
         "dial" => report(dial(argument(1))),
         "listen" => listen(argument(1)),
-        "end" => unsafe {
-            kill(1, 9);
-        },
         other => println!("unknown {other}"),
     }
 }

@@ -44,9 +44,10 @@ pub(super) fn state_of(found: &ContainerInspectResponse) -> ComputerState {
     }
 }
 
-/// True while the engine takes it away (or failed to).
-pub(super) fn is_leaving(found: &ContainerInspectResponse) -> bool {
-    matches!(status_of(found), Some(ContainerStateStatusEnum::REMOVING | ContainerStateStatusEnum::DEAD))
+/// True if it ran and will not run again, or is on its way out.
+pub(super) fn has_ended(found: &ContainerInspectResponse) -> bool {
+    use ContainerStateStatusEnum::{DEAD, EXITED, REMOVING};
+    matches!(status_of(found), Some(EXITED | REMOVING | DEAD))
 }
 
 /// Why a container of the wanted name is not the wanted computer.

@@ -66,7 +66,7 @@ impl Docker {
             let Some(found) = inspect(self, name).await? else {
                 return Ok(removed());
             };
-            if computer::is_leaving(&found) || computer::state_of(&found) == ComputerState::Stopped {
+            if computer::state_of(&found) == ComputerState::Stopped {
                 return Ok(end_of(found.state.unwrap_or_default()));
             }
             let options = WaitContainerOptionsBuilder::default().condition("not-running").build();

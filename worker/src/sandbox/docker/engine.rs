@@ -1,4 +1,5 @@
-//! The one connection to the Docker Engine: where it is, which version it speaks, a deadline on every call.
+//! The one way to the Docker Engine: where it is, which version it speaks, a deadline on every call. The client keeps idle
+//! tcp connections; on a unix socket it connects for every call, which costs less than the call.
 //!
 //! Nothing is written here. A process that dies in the middle of a call leaves what the engine made of it: the engine
 //! finishes a create or a start whose caller is gone, and names and labels lead back to it.

@@ -12,6 +12,7 @@ use bollard::query_parameters::{
 use holdfast_shared::domain::sandbox::Network;
 use tokio::time::Instant;
 
+use super::ending::gone;
 use super::engine::{QUICK, SLOW, call};
 use super::{Docker, computer, lockdown, verify};
 use crate::sandbox::{Computer, ComputerSpec, ComputerState, SandboxError};
@@ -60,7 +61,14 @@ async fn create(docker: &Docker, spec: &ComputerSpec, body: &ContainerCreateBody
             _ => return Err(fault.during(ENSURE)),
         }
         match inspect(docker, &spec.name).await? {
-            Some(found) => return ours(docker, spec, &found).map(|()| Made::Before),
+            Some(found) => {
+                ours(docker, spec, &found)?;
+                // Started again it would run, empty: what it held is lost, and so is what its PID 1 knew of fences.
+                return match computer::has_ended(&found) {
+                    true => Err(gone(ENSURE, &spec.name)),
+                    false => Ok(Made::Before),
+                };
+            }
             None if Instant::now() > until => return Err(fault.during(ENSURE)),
             None => tokio::time::sleep(NAME_SETTLES).await,
         }
@@ -83,10 +91,10 @@ async fn start(docker: &Docker, spec: &ComputerSpec) -> Result<(), SandboxError>
         }
     }
     let Some(found) = inspect(docker, &spec.name).await? else {
-        return Err(SandboxError::Gone { operation: ENSURE, name: spec.name.clone() });
+        return Err(gone(ENSURE, &spec.name));
     };
-    if computer::is_leaving(&found) {
-        return Err(SandboxError::Gone { operation: ENSURE, name: spec.name.clone() });
+    if computer::has_ended(&found) {
+        return Err(gone(ENSURE, &spec.name));
     }
     match computer::state_of(&found) {
         ComputerState::Running => Ok(()),
@@ -104,7 +112,7 @@ async fn start(docker: &Docker, spec: &ComputerSpec) -> Result<(), SandboxError>
 async fn running(docker: &Docker, spec: &ComputerSpec) -> Result<ContainerInspectResponse, SandboxError> {
     start(docker, spec).await?;
     let Some(found) = inspect(docker, &spec.name).await? else {
-        return Err(SandboxError::Gone { operation: ENSURE, name: spec.name.clone() });
+        return Err(gone(ENSURE, &spec.name));
     };
     ours(docker, spec, &found)?;
     if computer::state_of(&found) != ComputerState::Running {
