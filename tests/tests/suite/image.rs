@@ -5,11 +5,15 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use bollard::query_parameters::{InspectContainerOptions, RemoveImageOptionsBuilder};
+use futures_util::{StreamExt, stream};
 use holdfast_shared::domain::sandbox::SandboxSpec;
+use holdfast_worker::image::context::{Entry, tar};
 use holdfast_worker::image::{self, Base, BuiltImage, Harness, ImageError, Options, Progress};
 use holdfast_worker::sandbox::Sandbox;
+use holdfast_worker::sandbox::docker::Recipe;
 
 use crate::sandbox::support::{World, compile_probe};
 
@@ -135,6 +139,32 @@ async fn builds_share_a_cache_one_after_the_other_and_clear_what_died() {
     assert!(!place.options.cache.join("tmp-of-a-dead-build").exists());
     assert!(kept.exists());
     place.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_cut_off_leaves_no_name() {
+    let world = World::new().await;
+    let engine = world.docker.engine();
+    let name = format!("holdfast-test-cut:{}", world.installation());
+    let deadline = Duration::from_secs(60);
+    let whole: Vec<_> = tar(vec![Entry::bytes("file", 0o644, vec![7; 4 << 20])]).collect().await;
+    let half = whole.len() / 2;
+    assert!(half > 1, "the tar comes in pieces");
+    let whole: Vec<_> = whole.into_iter().map(|piece| piece.expect("a piece")).collect();
+    let pieces = || whole[..half].to_vec().into_iter().map(Ok);
+    let cut = stream::iter(pieces().chain([Err(std::io::Error::other("cut"))])).boxed();
+    engine.import_image(&name, &[], cut, deadline).await.expect_err("a cut import");
+    assert_eq!(engine.image(&name).await.expect("the engine answers"), None);
+    // The sender goes silent and is gone.
+    let silent = stream::iter(pieces()).chain(stream::pending()).boxed();
+    engine.import_image(&name, &[], silent, Duration::from_millis(500)).await.expect_err("an import without an end");
+    assert_eq!(engine.image(&name).await.expect("the engine answers"), None);
+    let recipe = Recipe { name: &name, network: "none", fresh: false };
+    let dockerfile = format!("FROM {}\nCOPY absent /absent\n", world.image());
+    let context = tar(vec![Entry::bytes("Dockerfile", 0o644, dockerfile)]);
+    let error = engine.build_image(recipe, context, deadline, &|_| {}).await.expect_err("a step that fails");
+    assert!(format!("{:#}", anyhow::Error::new(error)).contains("absent"));
+    assert_eq!(engine.image(&name).await.expect("the engine answers"), None);
 }
 
 /// `HOLDFAST_TEST_IMAGE_CACHE` names a directory for the downloads, `HOLDFAST_TEST_RUNTIME` the static runtime.

@@ -6,10 +6,12 @@
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use bollard::models::{Ipam, IpamConfig, NetworkCreateRequest, NetworkInspect};
 use bollard::query_parameters::{InspectNetworkOptions, ListContainersOptionsBuilder, ListNetworksOptionsBuilder};
 use holdfast_shared::domain::sandbox::{Network, label};
+use tokio::time::Instant;
 
 use super::Docker;
 use super::engine::{Fault, QUICK, SLOW, call};
@@ -21,6 +23,9 @@ pub const ISOLATED: &str = "holdfast-isolated";
 pub const ISOLATED_INTERFACE: &str = "hf-isolated";
 
 const NETWORK: &str = "network";
+/// A racing create holds the subnet a moment before its network is listed.
+const POOL_SETTLES: Duration = Duration::from_secs(3);
+const POOL_STEP: Duration = Duration::from_millis(50);
 const ICC: &str = "com.docker.network.bridge.enable_icc";
 const INTERFACE: &str = "com.docker.network.bridge.name";
 
@@ -63,18 +68,23 @@ impl Docker {
     }
 
     async fn isolated_ready(&self) -> Result<(), SandboxError> {
-        if let Some(found) = self.isolated().await? {
-            return self.checked(&found);
-        }
-        let Err(fault) = self.create_isolated().await else { return Ok(()) };
-        match self.isolated().await? {
-            Some(found) => self.checked(&found),
-            None if matches!(fault.code(), Some(400..=499)) => Err(SandboxError::Unsatisfiable(format!(
-                "network {ISOLATED} cannot be made with subnet {} ({}): free the subnet, or configure another",
-                self.subnet,
-                fault.text()
-            ))),
-            None => Err(fault.during(NETWORK)),
+        let until = Instant::now() + POOL_SETTLES;
+        loop {
+            if let Some(found) = self.isolated().await? {
+                return self.checked(&found);
+            }
+            let Err(fault) = self.create_isolated().await else { return Ok(()) };
+            match fault.code() {
+                Some(400..=499) if Instant::now() < until => tokio::time::sleep(POOL_STEP).await,
+                Some(400..=499) => {
+                    return Err(SandboxError::Unsatisfiable(format!(
+                        "network {ISOLATED} cannot be made with subnet {} ({}): free the subnet, or configure another",
+                        self.subnet,
+                        fault.text()
+                    )));
+                }
+                _ => return Err(fault.during(NETWORK)),
+            }
         }
     }
 
