@@ -13,6 +13,8 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 pub mod conversation;
+#[cfg(test)]
+mod examples;
 pub mod fault;
 pub mod ledger;
 pub mod plan;

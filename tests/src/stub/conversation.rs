@@ -53,6 +53,11 @@ impl Conversation {
         self.exchanges.last()
     }
 
+    /// The exchanges before it.
+    pub fn earlier(&self) -> &[Exchange] {
+        self.exchanges.split_last().map_or(&[], |(_, earlier)| earlier)
+    }
+
     /// Every tool call so far, of all exchanges.
     pub fn calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.exchanges.iter().flat_map(|exchange| &exchange.calls)

@@ -25,6 +25,8 @@ struct Op {
     input: Value,
     say: String,
     done: String,
+    /// Whether what it printed is worth telling.
+    tell: bool,
 }
 
 /// Decides. `tools` are the names that the request offers; none at all means that they are not listed.
@@ -71,6 +73,7 @@ fn ops(step: &Step) -> Vec<Op> {
             input: json!({"file_path": path, "content": content}),
             say: format!("write {path}"),
             done: format!("wrote {path}"),
+            tell: false,
         }],
         Step::Append { path, content } => {
             let target = super::task::shell_word(path);
@@ -82,9 +85,10 @@ fn ops(step: &Step) -> Vec<Op> {
                 }),
                 say: format!("append to {path}"),
                 done: format!("appended to {path}"),
+                tell: false,
             }]
         }
-        Step::Read { path } => vec![read(path)],
+        Step::Read { path } => vec![Op { tell: true, ..read(path) }],
         Step::Replace { path, from, to } => vec![
             read(path),
             Op {
@@ -92,6 +96,7 @@ fn ops(step: &Step) -> Vec<Op> {
                 input: json!({"file_path": path, "old_string": from, "new_string": to}),
                 say: format!("edit {path}"),
                 done: format!("edited {path}"),
+                tell: false,
             },
         ],
         Step::Run { command } => vec![Op {
@@ -99,19 +104,26 @@ fn ops(step: &Step) -> Vec<Op> {
             input: json!({"command": command, "description": "Run the command"}),
             say: format!("run `{command}`"),
             done: format!("ran `{command}`"),
+            tell: true,
         }],
         Step::Answer(_) => vec![],
     }
 }
 
 fn read(path: &str) -> Op {
-    Op { tool: "Read", input: json!({"file_path": path}), say: format!("read {path}"), done: format!("read {path}") }
+    Op {
+        tool: "Read",
+        input: json!({"file_path": path}),
+        say: format!("read {path}"),
+        done: format!("read {path}"),
+        tell: false,
+    }
 }
 
 /// What a finished step is worth saying: a command with what it printed.
 fn told(op: &Op, result: &ToolResult) -> String {
-    match op.tool {
-        "Bash" | "Read" if !result.text.trim().is_empty() => format!("{}: {}", op.done, brief(&result.text)),
+    match op.tell {
+        true if !result.text.is_empty() => format!("{}: {}", op.done, brief(&result.text)),
         _ => op.done.clone(),
     }
 }
@@ -142,15 +154,16 @@ fn answer(conversation: &Conversation, question: &Question) -> String {
         },
         Question::HowManyTasks => format!("You gave me {} tasks, this one included.", conversation.exchanges.len()),
         Question::FilesCreated => {
-            let files = inputs(conversation, &["Write"], "file_path");
+            let files = inputs(conversation.calls(), &["Write"], "file_path");
             match files.is_empty() {
                 true => "I created no file in this session.".to_owned(),
                 false => format!("In this session I created {}.", files.join(", ")),
             }
         }
         Question::WhatWasDone => {
-            let mut all = inputs(conversation, &["Write", "Edit"], "file_path");
-            all.extend(inputs(conversation, &["Bash"], "command").into_iter().map(|command| format!("`{command}`")));
+            let earlier = || conversation.earlier().iter().flat_map(|exchange| &exchange.calls);
+            let mut all = inputs(earlier(), &["Write", "Edit"], "file_path");
+            all.extend(inputs(earlier(), &["Bash"], "command").into_iter().map(|command| format!("`{command}`")));
             match all.is_empty() {
                 true => "Before this I did nothing in this session.".to_owned(),
                 false => format!("Before this I wrote or ran: {}.", all.join(", ")),
@@ -160,9 +173,9 @@ fn answer(conversation: &Conversation, question: &Question) -> String {
 }
 
 /// What the earlier calls that worked were given, each once.
-fn inputs(conversation: &Conversation, tools: &[&str], field: &str) -> Vec<String> {
+fn inputs<'a>(calls: impl Iterator<Item = &'a ToolCall>, tools: &[&str], field: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
-    for call in conversation.calls().filter(|call| tools.contains(&call.name.as_str())) {
+    for call in calls.filter(|call| tools.contains(&call.name.as_str())) {
         let worked = call.result.as_ref().is_some_and(|result| !result.is_error);
         let value = call.input[field].as_str().unwrap_or_default();
         if worked && !found.iter().any(|known| known == value) {

@@ -16,7 +16,7 @@
 //! How many tasks did I give you?
 //! ```
 //!
-//! Sentences stand alone, in numbered lists, or joined by "and" and "then". A fence belongs to the sentence before it.
+//! A sentence that ends with a colon and has no fence leads over to what follows and is skipped. Sentences stand alone, in numbered lists, or joined by "and" and "then". A fence belongs to the sentence before it.
 
 mod phrase;
 mod sentences;
@@ -64,6 +64,7 @@ impl Task {
                         last_path = step.path().map(str::to_owned).or(last_path);
                         task.steps.push(step);
                     }
+                    Err(_) if sentence.leads_over && sentence.block.is_none() => {}
                     Err(text) => task.unknown.push(text),
                 }
             }

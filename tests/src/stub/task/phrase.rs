@@ -47,7 +47,9 @@ pub(super) fn parse(sentence: &str, block: Option<&str>, last_path: Option<&str>
 
     match *words.as_slice() {
         ["write" | "create" | "add", "empty", _] => Some(Step::Write { path: path(2)?, content: String::new() }),
-        ["create" | "make", "directory" | "folder", _] => run(format!("mkdir -p -- {}", path_word(&path(2)?))),
+        ["create" | "make", "directory" | "folder", name] => {
+            run(format!("mkdir -p -- {}", path_word(&quoted(2).unwrap_or_else(|| name.to_owned()))))
+        }
         ["make", _, "executable"] => run(format!("chmod +x -- {}", path_word(&path(1)?))),
         ["write" | "create" | "add", _, "which" | "prints" | "printing" | "to", ..] => prints(path(1)?, sentence),
         ["replace", _, "with" | "by", _, "in", _] => {

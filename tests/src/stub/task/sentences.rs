@@ -5,6 +5,8 @@
 pub(super) struct Sentence {
     pub(super) text: String,
     pub(super) block: Option<String>,
+    /// It ends with a colon: without a block it only leads over to what follows.
+    pub(super) leads_over: bool,
 }
 
 pub(super) fn split(prompt: &str) -> Vec<Sentence> {
@@ -96,9 +98,10 @@ fn flush(paragraph: &mut String, found: &mut Vec<Sentence>) {
 }
 
 fn push(text: &str, found: &mut Vec<Sentence>) {
+    let leads_over = text.trim_end().ends_with(':');
     let text = text.trim().trim_end_matches(':').trim_end();
     if text.chars().any(char::is_alphanumeric) {
-        found.push(Sentence { text: text.to_owned(), block: None });
+        found.push(Sentence { text: text.to_owned(), block: None, leads_over });
     }
 }
 
