@@ -101,36 +101,29 @@ async fn send(db: &Db, batch: BatchId, turns: &[NewTurn]) -> Result<Loaded, Stop
     unreachable!("the loop returns in its last try")
 }
 
+type Lines = Box<dyn Iterator<Item = Result<(u64, Line), Stop>>>;
+
 /// The lines in chunks.
-struct Chunks<'a, I> {
-    lines: I,
-    make: Box<dyn Fn(u64, Line) -> Option<NewTurn> + 'a>,
+struct Chunks<'a> {
+    lines: Lines,
+    spool: &'a Spool,
+    namespace: &'a str,
+    name: &'a str,
 }
 
-impl<'a> Chunks<'a, ()> {
-    fn new(
-        context: &'a Context,
-        spool: &'a Spool,
-        name: &'a str,
-    ) -> Result<Chunks<'a, impl Iterator<Item = Result<(u64, Line), Stop>> + use<>>, Stop> {
-        let lines = spool.lines()?;
-        let make = move |number, line: Line| {
-            let wish = spool.wish(&line)?;
-            Some(turn(context.namespace(), name, number, line, wish))
-        };
-        Ok(Chunks { lines, make: Box::new(make) })
+impl<'a> Chunks<'a> {
+    fn new(context: &'a Context, spool: &'a Spool, name: &'a str) -> Result<Self, Stop> {
+        Ok(Self { lines: Box::new(spool.lines()?), spool, namespace: context.namespace(), name })
     }
-}
 
-impl<I: Iterator<Item = Result<(u64, Line), Stop>>> Chunks<'_, I> {
     fn next(&mut self) -> Result<Option<Vec<(u64, NewTurn)>>, Stop> {
         let (mut chunk, mut bytes) = (Vec::new(), 0);
         while chunk.len() < CHUNK && bytes < CHUNK_BYTES {
             let Some(line) = self.lines.next() else { break };
             let (number, line) = line?;
             bytes += line.prompt.len();
-            let turn = (self.make)(number, line).ok_or_else(|| Stop::failed("a line changed after it was checked"))?;
-            chunk.push((number, turn));
+            let wish = self.spool.wish(&line).ok_or_else(|| Stop::failed("a line changed after it was checked"))?;
+            chunk.push((number, turn(self.namespace, self.name, number, line, wish)));
         }
         Ok((!chunk.is_empty()).then_some(chunk))
     }

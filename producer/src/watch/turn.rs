@@ -34,7 +34,6 @@ pub enum Until {
 
 struct Follower<'a> {
     db: &'a Db,
-    turn: TurnId,
     show: Show,
     renderer: Renderer,
     /// The run whose events are shown, and the next cursor of it.
@@ -44,7 +43,7 @@ struct Follower<'a> {
 
 /// Shows the turn and gives its end, or its state now.
 pub async fn follow(db: &Db, turn: TurnId, show: Show, until: Until) -> Result<(Answer, TurnView), Stop> {
-    let mut follower = Follower { db, turn, show, renderer: Renderer::default(), run: None, state: String::new() };
+    let mut follower = Follower { db, show, renderer: Renderer::default(), run: None, state: String::new() };
     loop {
         // The state first: everything of a turn that was terminal before the events were read has been read.
         let view = patiently(|| db.turn(turn)).await?.ok_or_else(|| Stop::bad(format!("unknown turn `{turn}`")))?;
