@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::object::{ObjectId, ObjectKind};
 
+mod check;
+
+pub use check::safe_name;
+
 /// Version of everything in this file.
 pub const TREE_FORMAT: u16 = 1;
 /// Files up to this size live inside the entry.
@@ -23,11 +27,21 @@ pub const PACKED_FILE: usize = 32 << 10;
 /// A pack is closed at a name whose hash says so once it has this size, and in any case at `PACK_MAX`.
 pub const PACK_MIN: usize = 32 << 10;
 pub const PACK_MAX: usize = 256 << 10;
-/// A directory whose encoded leaf is at most this long is held by its parent.
+/// A directory whose encoded node is at most this long is held by its parent.
 pub const INLINE_DIR: usize = 1 << 10;
 /// A directory is cut into leaves at names whose hash says so, between these numbers of entries.
 pub const LEAF_MIN_ENTRIES: usize = 64;
 pub const LEAF_MAX_ENTRIES: usize = 2_048;
+/// A leaf is closed in any case once its entries weigh this much (`Entry::weight`).
+pub const LEAF_MAX_WEIGHT: usize = 256 << 10;
+/// Shorter holes are kept as the zeros they read as: a file with a hole in every page would be all names.
+pub const HOLE_MIN: u64 = 64 << 10;
+/// Most segments of one file.
+pub const SEGMENTS_MAX: usize = 65_536;
+/// Most bytes of extended attributes of one entry.
+pub const XATTRS_MAX: usize = 1 << 20;
+/// Deepest directory below a root.
+pub const DEPTH_MAX: u32 = 256;
 /// FastCDC (`v2020`, normalisation level 1) parameters in force; stored in every manifest.
 pub const CHUNKER: Chunker = Chunker { min: 64 << 10, avg: 256 << 10, max: 1 << 20 };
 /// Longest name of an entry, in bytes.
@@ -114,10 +128,12 @@ pub enum Body {
 #[serde(rename_all = "snake_case")]
 pub enum Content {
     Inline(#[serde(with = "serde_bytes")] Vec<u8>),
-    /// `size` bytes at `offset` of the leaf's pack number `pack`.
+    /// `size` bytes at `offset` of the leaf's pack number `pack`. The CRC-32 of these bytes tells an unchanged file
+    /// from a changed one where a neighbour changed the pack.
     Packed {
         pack: u32,
         offset: u32,
+        crc: u32,
     },
     Segments(Vec<Segment>),
 }
@@ -147,7 +163,9 @@ pub enum TreeError {
     Name(String),
     #[error("the entries are not in order at `{0}`")]
     Order(String),
-    #[error("`{name}`: {what}")]
+    #[error("a directory is cut into fewer than two leaves")]
+    Split,
+    #[error("`{name}` {what}")]
     Entry { name: String, what: &'static str },
 }
 
@@ -173,9 +191,7 @@ impl Node {
     /// Decodes and checks everything that one node can show: names, order, modes, sizes against segments and packs.
     pub fn decode(bytes: &[u8]) -> Result<Self, TreeError> {
         let node: Self = rmp_serde::from_slice(bytes).map_err(|e| TreeError::Decode(e.to_string()))?;
-        if let Node::Leaf(leaf) = &node {
-            leaf.check(0)?;
-        }
+        node.check()?;
         Ok(node)
     }
 
@@ -207,122 +223,39 @@ impl Leaf {
             }
         }
     }
+}
 
-    fn check(&self, depth: u32) -> Result<(), TreeError> {
-        let mut last: Option<&[u8]> = None;
-        for entry in &self.entries {
-            let shown = || String::from_utf8_lossy(&entry.name).into_owned();
-            let bad = |what| Err(TreeError::Entry { name: shown(), what });
-            if !safe_name(&entry.name) {
-                return Err(TreeError::Name(shown()));
-            }
-            if last.is_some_and(|last| last >= entry.name.as_slice()) {
-                return Err(TreeError::Order(shown()));
-            }
-            last = Some(&entry.name);
-            if entry.meta.mode & !0o7777 != 0 || entry.meta.mtime_ns >= 1_000_000_000 {
-                return bad("has an impossible mode or time");
-            }
-            match &entry.body {
-                Body::DirInline(_) if depth > 64 => return bad("is nested too deep"),
-                Body::DirInline(leaf) => leaf.check(depth + 1)?,
-                Body::Symlink(target) if target.is_empty() || target.contains(&0) || target.len() > 4096 => {
-                    return bad("has an impossible link target");
-                }
-                Body::File { size, content, .. } if !self.sizes_agree(*size, content) => {
-                    return bad("has a size that its content does not have");
-                }
-                Body::Dir(_) | Body::Symlink(_) | Body::File { .. } => {}
-            }
-        }
-        Ok(())
+impl Entry {
+    /// About what the entry takes in its leaf, in bytes; a function of the content alone.
+    pub fn weight(&self) -> usize {
+        let xattrs: usize = self.meta.xattrs.iter().map(|(name, value)| name.len() + value.len()).sum();
+        64 + self.name.len() + xattrs + self.body.weight()
     }
+}
 
-    fn sizes_agree(&self, size: u64, content: &Content) -> bool {
-        match content {
-            Content::Inline(bytes) => bytes.len() as u64 == size,
-            Content::Packed { pack, offset } => self
-                .packs
-                .get(*pack as usize)
-                .is_some_and(|pack| u64::from(*offset).checked_add(size).is_some_and(|end| end <= u64::from(pack.len))),
-            Content::Segments(segments) => {
-                let mut lengths = segments.iter().map(|segment| match segment {
-                    Segment::Data(chunk) => u64::from(chunk.len),
-                    Segment::Hole(len) => *len,
-                });
-                lengths.try_fold(0u64, u64::checked_add) == Some(size)
-            }
+impl Body {
+    fn weight(&self) -> usize {
+        match self {
+            Body::Dir(_) => 32,
+            Body::DirInline(leaf) => 48 * leaf.packs.len() + leaf.entries.iter().map(Entry::weight).sum::<usize>(),
+            Body::File { content: Content::Inline(bytes), .. } => 32 + bytes.len(),
+            Body::File { content: Content::Packed { .. }, .. } => 48,
+            Body::File { content: Content::Segments(segments), .. } => 32 + 53 * segments.len(),
+            Body::Symlink(target) => target.len(),
         }
     }
 }
 
-/// True for bytes that name one entry of a directory and nothing else.
-pub fn safe_name(name: &[u8]) -> bool {
-    !name.is_empty()
-        && name.len() <= NAME_MAX
-        && name != b"."
-        && name != b".."
-        && !name.contains(&b'/')
-        && !name.contains(&0)
+/// True where a leaf with `LEAF_MIN_ENTRIES` is closed behind this name: about one name in 256.
+pub fn ends_leaf(name: &[u8]) -> bool {
+    mixed(name) >> 24 == 0
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// True where a pack with `PACK_MIN` bytes is closed behind this name: about one name in eight.
+pub fn ends_pack(name: &[u8]) -> bool {
+    mixed(name) & 0x70_0000 == 0
+}
 
-    fn leaf(names: &[&[u8]]) -> Node {
-        let entries = names
-            .iter()
-            .map(|name| Entry { name: name.to_vec(), meta: Meta::default(), body: Body::Symlink(b"x".to_vec()) })
-            .collect();
-        Node::Leaf(Leaf { entries, packs: vec![] })
-    }
-
-    #[test]
-    fn hostile_names_are_refused() {
-        for name in [&b".."[..], b".", b"", b"a/b", b"a\0", &[b'n'; 256]] {
-            assert!(matches!(Node::decode(&leaf(&[name]).encode()), Err(TreeError::Name(_))), "{name:?}");
-        }
-        assert!(Node::decode(&leaf(&[b"\xff\\", b"a b"]).encode()).is_err_and(|e| matches!(e, TreeError::Order(_))));
-        assert!(Node::decode(&leaf(&[b"a b", b"\xff\\"]).encode()).is_ok());
-        assert!(matches!(Node::decode(&leaf(&[b"a", b"a"]).encode()), Err(TreeError::Order(_))));
-    }
-
-    #[test]
-    fn a_size_must_be_what_the_content_has() {
-        let chunk = ChunkRef { id: ObjectId([1; 32]), len: 10 };
-        let node = |size, content| {
-            let body = Body::File { size, content, link: None };
-            Node::Leaf(Leaf {
-                entries: vec![Entry { name: b"f".to_vec(), meta: Meta::default(), body }],
-                packs: vec![chunk],
-            })
-            .encode()
-        };
-        assert!(Node::decode(&node(7, Content::Packed { pack: 0, offset: 3 })).is_ok());
-        assert!(Node::decode(&node(8, Content::Packed { pack: 0, offset: 3 })).is_err());
-        assert!(Node::decode(&node(1, Content::Packed { pack: 1, offset: 0 })).is_err());
-        assert!(Node::decode(&node(15, Content::Segments(vec![Segment::Data(chunk), Segment::Hole(5)]))).is_ok());
-        assert!(
-            Node::decode(&node(9, Content::Segments(vec![Segment::Hole(u64::MAX), Segment::Data(chunk)]))).is_err()
-        );
-    }
-
-    #[test]
-    fn references_reach_into_inline_directories() {
-        let chunk = ChunkRef { id: ObjectId([9; 32]), len: 3 };
-        let inner = Leaf {
-            entries: vec![Entry {
-                name: b"f".to_vec(),
-                meta: Meta::default(),
-                body: Body::File { size: 3, content: Content::Segments(vec![Segment::Data(chunk)]), link: None },
-            }],
-            packs: vec![],
-        };
-        let outer = Node::Leaf(Leaf {
-            entries: vec![Entry { name: b"d".to_vec(), meta: Meta::default(), body: Body::DirInline(inner) }],
-            packs: vec![],
-        });
-        assert_eq!(outer.references(), vec![(chunk.id, ObjectKind::Chunk)]);
-    }
+fn mixed(name: &[u8]) -> u32 {
+    crc32fast::hash(name).wrapping_mul(0x9e37_79b1)
 }
