@@ -13,12 +13,13 @@ use crate::checkpoint::{Checkpointer, Everyone, Nobody, Roots, Stopper};
 use crate::harness::{self, native};
 use crate::lease::Lease;
 use crate::process::reaper::Reaper;
-use crate::run::{Run, Surroundings};
+use crate::run::{Patience, Run, Surroundings};
 use crate::settings::Settings;
 use crate::sync::lock;
 
 /// No poll waits longer, whatever it asks for.
 const LONGEST_POLL: Duration = Duration::from_secs(60);
+const LONGEST_LINGER: Duration = Duration::from_secs(5);
 
 pub struct Computer {
     settings: Settings,
@@ -99,8 +100,8 @@ impl Computer {
         Ok(())
     }
 
-    pub fn poll(&self, run: RunId, from: u64, wait_ms: u64, listens: impl Fn() -> bool) -> Result<Events, Refusal> {
-        let wait = Duration::from_millis(wait_ms).min(LONGEST_POLL);
+    pub fn poll(&self, run: RunId, from: u64, wait: Patience, listens: impl Fn() -> bool) -> Result<Events, Refusal> {
+        let wait = Patience { first: wait.first.min(LONGEST_POLL), more: wait.more.min(LONGEST_LINGER) };
         self.run(run)?.poll(from, wait, listens)
     }
 

@@ -74,6 +74,11 @@ impl Journal {
         self.next
     }
 
+    /// What is kept, in bytes.
+    pub fn waiting_bytes(&self) -> u64 {
+        self.tail - self.head
+    }
+
     /// Forgets every event before `from`.
     pub fn forget(&mut self, from: u64) -> io::Result<()> {
         while self.first < from.min(self.next) {
@@ -125,7 +130,7 @@ impl Journal {
 
     fn append(&mut self, bytes: &[u8], limit: u64) -> bool {
         let size = PREFIX + bytes.len() as u64;
-        if self.tail - self.head + size > limit {
+        if self.waiting_bytes() + size > limit {
             return false;
         }
         let mut record = Vec::with_capacity(size as usize);
@@ -182,7 +187,7 @@ mod tests {
         }
         journal.push(2, Event::Result { is_error: false, text: "done".to_owned() }, None);
         journal.close(3);
-        assert!(journal.tail - journal.head <= LIMIT + RESERVE);
+        assert!(journal.waiting_bytes() <= LIMIT + RESERVE);
         let all = drain(&mut journal);
         assert!(all.iter().enumerate().all(|(i, event)| event.cursor == i as u64));
         let [.., Event::Dropped { events, .. }, Event::Result { .. }] =
@@ -191,7 +196,7 @@ mod tests {
             panic!("the loss is marked right before the result")
         };
         assert_eq!(events as usize + all.len() - 2, 1024);
-        assert_eq!(journal.tail, 0, "what was read takes no memory");
+        assert_eq!(journal.waiting_bytes(), 0, "what was read takes no memory");
     }
 
     #[test]

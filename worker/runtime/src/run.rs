@@ -16,7 +16,7 @@ use rustix::process::Pid;
 
 use crate::evidence::Kills;
 use crate::harness::{Harness, Summary};
-use crate::journal::Journal;
+use crate::journal::{self, Journal};
 use crate::lease::Lease;
 use crate::process::reaper::{Exit, Reaper};
 use crate::process::spawn;
@@ -60,6 +60,15 @@ struct State {
     /// Pipes that are still read.
     open_pipes: u8,
     outcome: Option<Outcome>,
+}
+
+/// How long a poll waits.
+#[derive(Clone, Copy)]
+pub struct Patience {
+    /// For the first event.
+    pub first: Duration,
+    /// For more, once there is one.
+    pub more: Duration,
 }
 
 /// What the run needs of its surroundings.
@@ -129,20 +138,26 @@ impl Run {
         self.end_for(Cause::Asked(reason));
     }
 
-    /// Events from `from` on, as soon as there is one, or the outcome; nothing after `wait`.
-    pub fn poll(&self, from: u64, wait: Duration, listens: impl Fn() -> bool) -> Result<Events, Refusal> {
+    /// Events from `from` on: waits for the first, then a little for more; the outcome is never waited with.
+    pub fn poll(&self, from: u64, patience: Patience, listens: impl Fn() -> bool) -> Result<Events, Refusal> {
         let damaged = |error: std::io::Error| Refusal::Internal(format!("the journal cannot be read: {error}"));
-        let deadline = Instant::now() + wait;
+        let mut deadline = Instant::now() + patience.first;
+        let mut lingers = false;
         let mut state = self.lock();
         state.journal.forget(from).map_err(damaged)?;
         // Whoever asks for what was stored and forgotten goes on after it.
         let from = from.max(state.journal.first_cursor());
         loop {
-            let events = state.journal.read(from).map_err(damaged)?;
-            let next = events.last().map_or(from, |event| event.cursor + 1);
-            let outcome = state.outcome.clone().filter(|_| next >= state.journal.next_cursor());
+            if state.journal.next_cursor() > from && !lingers {
+                lingers = true;
+                deadline = Instant::now() + patience.more;
+            }
+            let full = state.journal.waiting_bytes() >= journal::ANSWER as u64;
             let left = deadline.saturating_duration_since(Instant::now());
-            if !events.is_empty() || outcome.is_some() || left.is_zero() || !listens() {
+            if state.outcome.is_some() || full || left.is_zero() || !listens() {
+                let events = state.journal.read(from).map_err(damaged)?;
+                let next = events.last().map_or(from, |event| event.cursor + 1);
+                let outcome = state.outcome.clone().filter(|_| next >= state.journal.next_cursor());
                 return Ok(Events { events, next, outcome });
             }
             state = self.arrived.wait_timeout(state, left.min(LOOK)).unwrap_or_else(|e| e.into_inner()).0;

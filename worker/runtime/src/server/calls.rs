@@ -4,11 +4,14 @@
 //! A slow call is checked when it begins. What a stale worker's restore or capture still does after that is harmless: the
 //! successor finds a computer that is not blank, or captures anew.
 
+use std::time::Duration;
+
 use holdfast_protocol::message::{Answer, Call, Refusal};
 use holdfast_protocol::{Fence, PROTOCOL_VERSION};
 
 use super::Server;
 use super::connection::Connection;
+use crate::run::Patience;
 
 type Answered = Result<Answer, Refusal>;
 
@@ -60,8 +63,9 @@ pub(super) fn slow(server: &Server, connection: &Connection, fence: Fence, call:
     match call {
         Call::RestoreBegin { checkpoint, manifest } => computer.restore_begin(checkpoint, manifest),
         Call::RestoreObjects { objects } => computer.restore_objects(objects),
-        Call::Poll { run, from, wait_ms } => {
-            computer.poll(run, from, wait_ms, || connection.is_open()).map(Answer::Events)
+        Call::Poll { run, from, wait_ms, linger_ms } => {
+            let wait = Patience { first: Duration::from_millis(wait_ms), more: Duration::from_millis(linger_ms) };
+            computer.poll(run, from, wait, || connection.is_open()).map(Answer::Events)
         }
         Call::Capture { run, checkpoint, limits } => {
             computer.capture(run, checkpoint, &limits).map(|captured| Answer::Captured(Box::new(captured)))

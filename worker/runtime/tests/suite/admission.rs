@@ -67,7 +67,7 @@ fn a_stopped_worker_does_not_delay_its_successor() {
     assert_eq!(starter.start(&turn), Ok(Answer::Done));
     let mut seen = 0;
     while seen < 6000 {
-        seen = match starter.call(Call::Poll { run: turn.run, from: 0, wait_ms: 100 }).unwrap() {
+        seen = match starter.call(Call::Poll { run: turn.run, from: 0, wait_ms: 100, linger_ms: 0 }).unwrap() {
             Answer::Events(_) => starter.hello(1).unwrap().run.unwrap().next_cursor,
             other => panic!("{other:?}"),
         };
@@ -80,7 +80,7 @@ fn a_stopped_worker_does_not_delay_its_successor() {
     say(Call::Hello { protocol: holdfast_protocol::PROTOCOL_VERSION, ttl_ms: TTL_MS });
     // Every answer is a megabyte, and nobody reads the bridge's output: pipe, bridge and socket fill up.
     for _ in 0..8 {
-        say(Call::Poll { run: turn.run, from: 0, wait_ms: 0 });
+        say(Call::Poll { run: turn.run, from: 0, wait_ms: 0, linger_ms: 0 });
     }
     assert!(starter.receive().is_none(), "the stalled worker was admitted");
     rustix::process::kill_process(rustix::process::Pid::from_child(&stalled), rustix::process::Signal::STOP).unwrap();
@@ -101,7 +101,7 @@ fn a_renewal_is_answered_while_a_poll_waits() {
     let turn = scripted("sleep 600");
     client.start(&turn).unwrap();
     let (_, next, _) = client.poll(turn.run, 0);
-    let poll = client.send(Call::Poll { run: turn.run, from: next, wait_ms: 60_000 });
+    let poll = client.send(Call::Poll { run: turn.run, from: next, wait_ms: 60_000, linger_ms: 0 });
     let renew = client.send(Call::Renew { ttl_ms: TTL_MS });
     assert_eq!(client.receive().unwrap().id, renew);
     let end = client.send(Call::End { run: turn.run, reason: holdfast_protocol::message::EndReason::Cancelled });
@@ -168,7 +168,7 @@ fn a_start_is_done_once() {
     assert_eq!(client.start(&turn), Ok(Answer::Done));
     let other = scripted("say other");
     assert_eq!(client.start(&other), Err(Refusal::OtherRun { current: turn.run.to_string() }));
-    let unknown = client.call(Call::Poll { run: other.run, from: 0, wait_ms: 0 });
+    let unknown = client.call(Call::Poll { run: other.run, from: 0, wait_ms: 0, linger_ms: 0 });
     assert_eq!(unknown, Err(Refusal::OtherRun { current: turn.run.to_string() }));
     let refused = client.call(Call::Capture {
         run: turn.run,

@@ -153,7 +153,7 @@ impl Client {
     }
 
     pub fn poll(&mut self, run: RunId, from: u64) -> (Vec<JournalEvent>, u64, Option<Outcome>) {
-        match self.call(Call::Poll { run, from, wait_ms: 5_000 }).unwrap() {
+        match self.call(Call::Poll { run, from, wait_ms: 5_000, linger_ms: 0 }).unwrap() {
             Answer::Events(events) => (events.events, events.next, events.outcome),
             other => panic!("{other:?}"),
         }

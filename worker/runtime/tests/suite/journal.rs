@@ -1,7 +1,7 @@
 //! The harness never waits for a reader, and the runtime stays small.
 
 use holdfast_protocol::event::Event;
-use holdfast_protocol::message::Answer;
+use holdfast_protocol::message::{Answer, Call};
 
 use crate::computer::{Computer, eventually, scripted, status_of};
 
@@ -42,4 +42,18 @@ fn idle_it_is_small() {
     assert_eq!(client.run(&scripted("say x")).1.failure, None);
     let resident = resident_kb(computer.process.id());
     assert!(resident < 4 << 10, "{resident} kB");
+}
+
+#[test]
+fn a_lingering_poll_answers_with_many_events_and_at_once_at_the_end() {
+    let computer = Computer::new();
+    let mut client = computer.admitted(1);
+    let turn = scripted("say one\nsleep 300ms\nsay two\nsleep 300ms\nsay three");
+    client.start(&turn).unwrap();
+    let poll = Call::Poll { run: turn.run, from: 0, wait_ms: 60_000, linger_ms: 60_000 };
+    let Ok(Answer::Events(events)) = client.call(poll) else { panic!("no events") };
+    // A linger is bounded, so a slow machine may need a second answer; the first is never a lone event.
+    assert!(events.events.len() > 1, "{events:?}");
+    let (_, outcome) = client.finish(turn.run);
+    assert_eq!(outcome.failure, None);
 }
