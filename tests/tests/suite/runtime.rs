@@ -118,7 +118,12 @@ async fn a_full_disk_is_named() {
 async fn a_turn_that_could_not_be_saved_is_no_success() {
     let place = Place::new().await;
     let channel = place.channel(1).await;
-    let failure = run(&channel, "run cat /dev/zero > /runtime/full\nsay lost").await.1.failure.expect("the turn fails");
+    let long = "x".repeat(10_000);
+    let failure = run(&channel, &format!("run cat /dev/zero > /runtime/full\nsay {long}"))
+        .await
+        .1
+        .failure
+        .expect("the turn fails");
     assert_eq!(failure.class, FailureClass::DiskFull);
     assert!(failure.message.contains("/runtime has no bytes left"), "{failure:?}");
 }

@@ -1,4 +1,4 @@
-//! PID 1's side of the frames: one listener, a thread per connection, one connection admitted.
+//! PID 1's side of the frames: one listener, a thread for each connection, one connection admitted.
 //!
 //! Only uid 0 may connect, which the agent cannot become. A connection owns nothing: when it dies, its partial frame
 //! dies with it, and the run, the journal and the files stay.
@@ -40,7 +40,8 @@ pub fn run(settings: Settings) -> Result<(), String> {
         .map_err(|error| format!("the socket `{name}` cannot be had: {error}"))?;
     let reaper = Arc::new(Reaper::default());
     let reaping = Arc::clone(&reaper);
-    sync::spawn("reaper", move || reaping.run()).map_err(|error| format!("no thread for the reaper: {error}"))?;
+    sync::thread("reaper", move || reaping.run()).map_err(|error| format!("no thread for the reaper: {error}"))?;
+    sync::start_pool();
     let admit = settings.admit;
     let server = Arc::new(Server { computer: Computer::new(settings, reaper), admission: Admission::default() });
     accept(&listener, &server, admit)

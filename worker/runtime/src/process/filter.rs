@@ -13,6 +13,9 @@ use seccompiler::{
 /// Numbers of the x32 ABI are the same calls with this bit.
 const X32: i64 = 0x4000_0000;
 
+/// The lasting threads are the oldest.
+const MOST_THREADS: usize = 24;
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Refuses those calls with EPERM where they reach this process or one of its threads.
@@ -73,14 +76,14 @@ const IOPRIO_WHO_PROCESS: u64 = 1;
 const IOPRIO_WHO_PGRP: u64 = 2;
 const IOPRIO_WHO_USER: u64 = 3;
 
-/// Threads that live now: the lasting ones among them. PID 1's own number is the first.
+/// Threads that live now: all of the pool, made before there was an agent. PID 1's own number is the first.
 fn own_threads() -> Vec<u64> {
     let mut threads = vec![u64::from(std::process::id())];
     let entries = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     threads.extend(entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok()));
     threads.sort_unstable();
     threads.dedup();
-    threads.truncate(16);
+    threads.truncate(MOST_THREADS);
     threads
 }
 

@@ -21,7 +21,7 @@ const BUFFER: usize = 64 << 10;
 /// A peer that takes nothing for this long is gone.
 const WRITE_DEADLINE: Duration = Duration::from_secs(30);
 /// Calls that wait or read at once; a worker has a handful.
-const MOST_CALLS: usize = 32;
+const MOST_CALLS: usize = 16;
 
 pub(super) struct Connection {
     pub(super) id: u64,
