@@ -20,7 +20,10 @@ pub trait Stopper {
 }
 
 /// Stops every process but PID 1's.
-pub struct Everyone;
+#[derive(Default)]
+pub struct Everyone {
+    _before: Option<()>,
+}
 /// Stops nothing: outside of a computer.
 pub struct Nobody;
 

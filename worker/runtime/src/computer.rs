@@ -33,6 +33,9 @@ pub struct Computer {
     run: Mutex<Option<Arc<Run>>>,
 }
 
+/// Asks, once the files can be had, whether the caller still holds the computer.
+pub type Held<'a> = &'a dyn Fn() -> Result<(), Refusal>;
+
 #[derive(Clone, Copy)]
 struct Stands {
     at: Option<CheckpointId>,
@@ -44,7 +47,7 @@ struct Stands {
 impl Computer {
     pub fn new(settings: Settings, reaper: Arc<Reaper>) -> Self {
         let stopper: Box<dyn Stopper + Send> =
-            if std::process::id() == 1 { Box::new(Everyone) } else { Box::new(Nobody) };
+            if std::process::id() == 1 { Box::new(Everyone::default()) } else { Box::new(Nobody) };
         let place = &settings.place;
         let roots = Roots { workspace: place.workspace.clone(), native: place.state.clone() };
         let checkpointer = Checkpointer::new(roots, stopper);
@@ -110,20 +113,27 @@ impl Computer {
         Ok(())
     }
 
-    pub fn restore_begin(&self, checkpoint: CheckpointId, manifest: ObjectId) -> Result<Answer, Refusal> {
-        self.restore(|checkpointer| checkpointer.restore_begin(checkpoint, manifest))
+    pub fn restore_begin(&self, checkpoint: CheckpointId, manifest: ObjectId, held: Held) -> Result<Answer, Refusal> {
+        self.restore(held, |checkpointer| checkpointer.restore_begin(checkpoint, manifest))
     }
 
-    pub fn restore_objects(&self, objects: Vec<Object>) -> Result<Answer, Refusal> {
-        self.restore(|checkpointer| checkpointer.restore_objects(objects))
+    pub fn restore_objects(&self, objects: Vec<Object>, held: Held) -> Result<Answer, Refusal> {
+        self.restore(held, |checkpointer| checkpointer.restore_objects(objects))
     }
 
-    pub fn capture(&self, run: RunId, checkpoint: CheckpointId, limits: &CaptureLimits) -> Result<Captured, Refusal> {
+    pub fn capture(
+        &self,
+        run: RunId,
+        checkpoint: CheckpointId,
+        limits: &CaptureLimits,
+        held: Held,
+    ) -> Result<Captured, Refusal> {
         let run = self.run(run)?;
         if !run.is_finished() {
             return Err(Refusal::Internal("the harness still runs".to_owned()));
         }
         let mut checkpointer = lock(&self.checkpointer);
+        held()?;
         lock(&self.stands).at = None;
         let captured = checkpointer.capture(checkpoint, run.harness.native_paths(), limits);
         self.look(&checkpointer);
@@ -138,8 +148,13 @@ impl Computer {
         done
     }
 
-    fn restore(&self, act: impl FnOnce(&mut Checkpointer) -> Result<Answer, Refusal>) -> Result<Answer, Refusal> {
+    fn restore(
+        &self,
+        held: Held,
+        act: impl FnOnce(&mut Checkpointer) -> Result<Answer, Refusal>,
+    ) -> Result<Answer, Refusal> {
         let mut checkpointer = lock(&self.checkpointer);
+        held()?;
         let before = std::mem::replace(&mut *lock(&self.stands), Stands { at: None, blank: false, restoring: true });
         let done = act(&mut checkpointer);
         self.look(&checkpointer);

@@ -19,9 +19,18 @@ pub fn become_init() -> io::Result<()> {
     set_child_subreaper(Some(rustix::process::getpid()))?;
     drop_handlers();
     block_child_signal()?;
-    // SAFETY: mallopt only sets a number inside malloc. One arena: threads come and go, and each arena keeps its pages.
-    unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    give_memory_back();
     Ok(())
+}
+
+/// One arena, because each keeps its pages; and a long line's buffers go back to the kernel, not to the heap.
+fn give_memory_back() {
+    for (option, value) in
+        [(libc::M_ARENA_MAX, 1), (libc::M_MMAP_THRESHOLD, 128 << 10), (libc::M_TRIM_THRESHOLD, 256 << 10)]
+    {
+        // SAFETY: mallopt only sets a number inside malloc.
+        unsafe { libc::mallopt(option, value) };
+    }
 }
 
 /// The language runtime catches stack overflows by handlers; a signal that PID 1 handles is one the agent can send it.

@@ -10,8 +10,8 @@ use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Address space, not memory: only touched pages count.
-const STACK: usize = 512 << 10;
+/// Address space, not memory: only touched pages count. Deep directories are walked on these threads.
+const STACK: usize = 4 << 20;
 /// A run takes three, a worker one and one for each call that waits; a successor comes while its predecessor is still there.
 const THREADS: usize = 12;
 

@@ -5,7 +5,7 @@
 //! The only write is a sync; if PID 1 dies before it, nothing was published.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -13,9 +13,11 @@ use holdfast_protocol::message::{Refusal, StartTurn};
 use serde::Deserialize;
 
 use super::{Harness, Transcript};
+use crate::lines::{Line, Lines};
 
 /// A transcript is not read further than this.
 const READ_LIMIT: u64 = 1 << 30;
+const BUFFER: usize = 64 << 10;
 
 /// Refuses a start unless exactly the expected conversation is here, or none on the first turn. Gives the files that
 /// are no conversation (no message of a user) and stand in the way of a new one.
@@ -65,24 +67,28 @@ struct Kind {
 
 /// True if a line is a user's message: what both a resume and a refusal of a fresh start depend on.
 fn holds_a_turn(path: &Path) -> bool {
-    let is_user = |line: &[u8]| serde_json::from_slice::<Kind>(line).is_ok_and(|line| line.kind == "user");
-    any_line(path, is_user).unwrap_or(false)
+    any_line(path, |line| match line.cut {
+        0 => serde_json::from_str::<Kind>(&line.text).is_ok_and(|line| line.kind == "user"),
+        _ => line.text.contains(r#""type":"user""#),
+    })
+    .unwrap_or(false)
 }
 
 fn contains(path: &Path, text: &str) -> io::Result<bool> {
-    any_line(path, |line| String::from_utf8_lossy(line).contains(text))
+    any_line(path, |line| line.text.contains(text))
 }
 
-fn any_line(path: &Path, mut wanted: impl FnMut(&[u8]) -> bool) -> io::Result<bool> {
-    let mut reader = BufReader::new(open(path)?.take(READ_LIMIT));
-    let mut line = Vec::new();
-    while reader.read_until(b'\n', &mut line)? > 0 {
-        if wanted(&line) {
-            return Ok(true);
+fn any_line(path: &Path, wanted: impl Fn(&Line) -> bool) -> io::Result<bool> {
+    let mut file = open(path)?.take(READ_LIMIT);
+    let (mut lines, mut buffer, mut found) = (Lines::default(), vec![0; BUFFER], false);
+    while !found {
+        let n = file.read(&mut buffer)?;
+        lines.push(&buffer[..n], |line| found |= wanted(&line));
+        if n == 0 {
+            return Ok(found || lines.finish().is_some_and(|line| wanted(&line)));
         }
-        line.clear();
     }
-    Ok(false)
+    Ok(true)
 }
 
 fn sync(path: &Path) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! What each call does. Quick ones act under the admission's lock, on the connection's own thread; slow ones wait or
 //! read files on a thread of their own, so that a `Renew` is answered meanwhile.
 //!
-//! A slow call is checked when it begins. What a stale worker's restore or capture still does after that is harmless: the
-//! successor finds a computer that is not blank, or captures anew.
+//! A slow call is checked when it begins, and again when it has waited for the files. What a stale worker's restore or
+//! capture still does after that is harmless: the successor finds a computer that is not blank, or captures anew.
 
 use std::time::Duration;
 
@@ -58,17 +58,18 @@ pub(super) fn quick(server: &Server, connection: &Connection, fence: Fence, call
 }
 
 pub(super) fn slow(server: &Server, connection: &Connection, fence: Fence, call: Call) -> Answered {
-    server.admission.act(connection.id, fence, || ())?;
+    let held = || server.admission.act(connection.id, fence, || ());
+    held()?;
     let computer = &server.computer;
     match call {
-        Call::RestoreBegin { checkpoint, manifest } => computer.restore_begin(checkpoint, manifest),
-        Call::RestoreObjects { objects } => computer.restore_objects(objects),
+        Call::RestoreBegin { checkpoint, manifest } => computer.restore_begin(checkpoint, manifest, &held),
+        Call::RestoreObjects { objects } => computer.restore_objects(objects, &held),
         Call::Poll { run, from, wait_ms, linger_ms } => {
             let wait = Patience { first: Duration::from_millis(wait_ms), more: Duration::from_millis(linger_ms) };
             computer.poll(run, from, wait, || connection.is_open()).map(Answer::Events)
         }
         Call::Capture { run, checkpoint, limits } => {
-            computer.capture(run, checkpoint, &limits).map(|captured| Answer::Captured(Box::new(captured)))
+            computer.capture(run, checkpoint, &limits, &held).map(|captured| Answer::Captured(Box::new(captured)))
         }
         Call::CaptureList { from } => {
             computer.captured(|capture| capture.capture_list(from)).map(|objects| Answer::CaptureList { objects })

@@ -36,6 +36,19 @@ fn with_nobody_reading_output_is_dropped_and_counted() {
 }
 
 #[test]
+fn a_long_line_leaves_nothing_behind() {
+    let computer = Computer::new();
+    let mut client = computer.admitted(1);
+    let line =
+        "spawn head -c 7000000 /dev/zero | tr '\\0' x; echo; echo > read\nrun until test -e read; do :; done\nsay done";
+    let (events, outcome) = client.run(&scripted(line));
+    assert_eq!(outcome.failure, None);
+    assert!(events.iter().any(|event| matches!(event, Event::Output { text, .. } if text.contains("bytes cut"))));
+    let resident = resident_kb(computer.process.id());
+    assert!(resident < 4 << 10, "{resident} kB");
+}
+
+#[test]
 fn idle_it_is_small() {
     let computer = Computer::new();
     let mut client = computer.admitted(1);
