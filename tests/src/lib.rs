@@ -2,5 +2,6 @@
 //! not given: `./deploy/test` gives all of them.
 
 pub mod fleet;
+pub mod proxy;
 pub mod services;
 pub mod stub;

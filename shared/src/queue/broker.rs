@@ -208,6 +208,16 @@ mod tests {
             address("http://user:secret@broker"),
             address("not a url with secret"),
             format!("{:?}", Broker::parse("amqp://user:secret@broker:5673/%2f")),
-        ], @"");
+        ], @r#"
+        [
+            "broker:5673/%2f",
+            "broker:5671/team",
+            "::1:5672/%2f",
+            "the broker URL is not an AMQP URL: it has no host (write amqp://user:password@host:5672/%2f)",
+            "the broker URL is not an AMQP URL: Invalid AMQP scheme: http (write amqp://user:password@host:5672/%2f)",
+            "the broker URL is not an AMQP URL: relative URL without a base (write amqp://user:password@host:5672/%2f)",
+            "Ok(Broker(\"broker:5673/%2f\"))",
+        ]
+        "#);
     }
 }

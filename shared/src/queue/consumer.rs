@@ -108,11 +108,12 @@ impl Consumer {
     pub async fn connect(url: &str, options: ConsumerOptions) -> Result<Self> {
         let broker = Broker::parse(url)?;
         options.queues.iter().try_for_each(|queue| check_name(queue))?;
-        let shared = Arc::new(Shared::new(options.queues.len()));
-        let stop = CancellationToken::new();
         let (tell, first) = oneshot::channel();
+        let tell = (options.at_start == AtStart::MustConnect).then_some(tell);
+        let shared = Arc::new(Shared::new(options.queues.len(), tell));
+        let stop = CancellationToken::new();
         let session = Session::new(broker, options.clone(), shared.clone(), stop.clone());
-        let task = tokio::spawn(session.run((options.at_start == AtStart::MustConnect).then_some(tell)));
+        let task = tokio::spawn(session.run());
         let task = Arc::new(Running { stop, task: Mutex::new(Some(task)) });
         let consumer = Self { shared, task };
         match options.at_start {

@@ -213,7 +213,8 @@ impl Open {
     async fn publish(&self, exchange: &str, key: &str, body: &[u8], properties: BasicProperties) -> Result<Published> {
         let what = "publishing";
         let lost = |error| QueueError::of(self.link.at(), what, error);
-        let channel = match self.idle().pop() {
+        let idle = self.idle().pop();
+        let channel = match idle {
             Some(channel) if channel.status().connected() => channel,
             _ => self.confirming_channel().await?,
         };

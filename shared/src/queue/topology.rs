@@ -135,17 +135,31 @@ mod tests {
 
     #[test]
     fn the_brokers_refusals_are_read() {
-        let read = |text| parse_mismatch(text).expect("a mismatch");
-        insta::assert_debug_snapshot!([
-            read("PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'holdfast.q' in vhost '/': \
-                  received the value 'holdfast.dead' of type 'longstr' but current is none"),
-            read("PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue 'holdfast.q' in vhost '/': \
-                  received the value '1000000' of type 'signedint' but current is the value '20' of type 'long'"),
-            read("PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'holdfast.q' in vhost '/': \
-                  received 'true' but current is 'false'"),
-            read("PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'holdfast.dead' in vhost '/': \
-                  received 'fanout' but current is 'direct'"),
-        ], @"");
+        let read = |text: &str| parse_mismatch(text).expect("a mismatch");
+        let own = |a: &str, q: &str, n: &str, o: &str| (a.to_owned(), q.to_owned(), n.to_owned(), o.to_owned());
+        let about = |rest: &str| read(&format!("PRECONDITION_FAILED - inequivalent arg {rest}"));
+        assert_eq!(
+            about(
+                "'x-dead-letter-exchange' for queue 'holdfast.q' in vhost '/': received the value 'holdfast.dead' of \
+                 type 'longstr' but current is none"
+            ),
+            own("x-dead-letter-exchange", "holdfast.q", "holdfast.dead", "none")
+        );
+        assert_eq!(
+            about(
+                "'x-delivery-limit' for queue 'holdfast.q' in vhost '/': received the value '1000000' of type \
+                 'signedint' but current is the value '20' of type 'long'"
+            ),
+            own("x-delivery-limit", "holdfast.q", "1000000", "20")
+        );
+        assert_eq!(
+            about("'durable' for queue 'holdfast.q' in vhost '/': received 'true' but current is 'false'"),
+            own("durable", "holdfast.q", "true", "false")
+        );
+        assert_eq!(
+            about("'type' for exchange 'holdfast.dead' in vhost '/': received 'fanout' but current is 'direct'"),
+            own("type", "holdfast.dead", "fanout", "direct")
+        );
         assert_eq!(parse_mismatch("PRECONDITION_FAILED - something new"), None);
     }
 

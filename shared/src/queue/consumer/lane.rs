@@ -57,7 +57,9 @@ impl Lane<'_> {
                 Err(error) if error.ends_connection() || !self.link.is_open() => return Err(error),
                 Err(error) => {
                     let why = error.one_line();
-                    warn!(queue = self.queue, why, "this queue is only polled for now");
+                    if !self.shared.tell_first(Err(error)) {
+                        warn!(queue = self.queue, why, "this queue is only polled for now");
+                    }
                     self.shared.queue_is(self.index, Err(why));
                 }
             }

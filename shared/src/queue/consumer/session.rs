@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -21,9 +20,6 @@ use crate::retry::Backoff;
 /// How often the state of an idle connection is looked at; a busy one reports its end by itself.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Where the outcome of the first try goes, if somebody waits for it.
-pub(super) type First = Option<oneshot::Sender<Result<()>>>;
-
 pub(super) struct Session {
     broker: Broker,
     options: ConsumerOptions,
@@ -36,12 +32,12 @@ impl Session {
         Self { broker, options, shared, stop }
     }
 
-    pub(super) async fn run(self, mut first: First) {
+    pub(super) async fn run(self) {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let mut told = false;
         loop {
             let outcome = tokio::select! {
-                outcome = self.once(&mut first, &mut told) => outcome,
+                outcome = self.once(&mut told) => outcome,
                 () = self.stop.cancelled() => break,
             };
             let Err(error) = outcome else { break };
@@ -50,11 +46,9 @@ impl Session {
             }
             let why = error.one_line();
             self.shared.lost(&why);
-            if let Some(first) = first.take() {
-                let _ = first.send(Err(error));
-            } else if told {
+            if told {
                 debug!(why, "still no broker");
-            } else {
+            } else if !self.shared.tell_first(Err(error)) {
                 warn!(why, "no deliveries for now: polling until the broker is back");
             }
             told = true;
@@ -67,7 +61,7 @@ impl Session {
     }
 
     /// One connection from its beginning to its end. `Ok` only when stopped.
-    async fn once(&self, first: &mut First, told: &mut bool) -> Result<()> {
+    async fn once(&self, told: &mut bool) -> Result<()> {
         let link = self.broker.open("holdfast consumer").await?;
         let lanes = self.options.queues.iter().enumerate().map(|(index, queue)| {
             Lane { index, queue, link: &link, options: &self.options, shared: &self.shared }.run()
@@ -77,9 +71,7 @@ impl Session {
             let _ = self.shared.state().wait_for(up).await;
             info!(at = self.broker.address(), "consuming");
             *told = false;
-            if let Some(first) = first.take() {
-                let _ = first.send(Ok(()));
-            }
+            self.shared.tell_first(Ok(()));
             std::future::pending::<Result<()>>().await
         };
         tokio::select! {

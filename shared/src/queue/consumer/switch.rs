@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 use super::BrokerState;
 use crate::queue::delivery::Received;
+use crate::queue::error::Result;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wanted {
@@ -34,17 +35,28 @@ pub(super) struct Shared {
     state: watch::Sender<BrokerState>,
     /// Per queue: declared, or why not.
     queues: Mutex<Vec<Result<(), String>>>,
+    /// Where the outcome of the first try goes, if somebody waits for it.
+    first: Mutex<First>,
 }
 
+pub(super) type First = Option<oneshot::Sender<Result<()>>>;
+
 impl Shared {
-    pub(super) fn new(queues: usize) -> Self {
+    pub(super) fn new(queues: usize, first: First) -> Self {
         Self {
             switch: watch::Sender::new(Switch { wanted: Wanted::Deliveries, consuming: vec![false; queues] }),
             inbox: Mutex::default(),
             arrived: Notify::new(),
             state: watch::Sender::new(BrokerState::Connecting),
             queues: Mutex::new(vec![Err("not declared yet".to_owned()); queues]),
+            first: Mutex::new(first),
         }
+    }
+
+    /// Gives the outcome to whoever waits for the first one; false if nobody does, and it is the caller's to log.
+    pub(super) fn tell_first(&self, outcome: Result<()>) -> bool {
+        let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        first.is_some_and(|first| first.send(outcome).is_ok())
     }
 
     pub(super) fn want(&self, wanted: impl FnOnce() -> Wanted) {
@@ -141,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_pause_waits_for_every_queue_and_gives_way_to_a_resume() {
-        let shared = Shared::new(2);
+        let shared = Shared::new(2, None);
         assert!(shared.start(0) && shared.start(1));
         shared.want(|| Wanted::Silence);
         assert!(!shared.start(0), "a queue that stopped does not start again");
@@ -165,7 +177,7 @@ mod tests {
 
     #[tokio::test]
     async fn readiness_needs_every_queue() {
-        let shared = Shared::new(2);
+        let shared = Shared::new(2, None);
         let state = shared.state();
         shared.queue_is(0, Ok(()));
         assert_eq!(*state.borrow(), BrokerState::Down { why: "not declared yet".to_owned() });
