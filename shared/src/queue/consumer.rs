@@ -55,7 +55,9 @@ pub enum BrokerState {
 /// Called before a missing queue is made: moves the broker epoch of that queue. Fails if it could not be stored; the
 /// queue is then not made yet.
 #[derive(Clone)]
-pub struct OnMissing(Arc<dyn Fn(String) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> + Send + Sync>);
+pub struct OnMissing(Arc<dyn Fn(String) -> Moved + Send + Sync>);
+
+type Moved = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 impl OnMissing {
     pub fn new<F, E>(hook: impl Fn(String) -> F + Send + Sync + 'static) -> Self
@@ -74,7 +76,7 @@ impl OnMissing {
         Self::new(|_| async { Ok::<(), QueueError>(()) })
     }
 
-    fn call(&self, queue: &str) -> impl Future<Output = Result<()>> + Send + use<> {
+    fn call(&self, queue: &str) -> Moved {
         (self.0)(queue.to_owned())
     }
 }
