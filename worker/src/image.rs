@@ -192,7 +192,13 @@ impl Build<'_> {
         network: &str,
         context: Vec<Entry>,
     ) -> Result<String, ImageError> {
-        let say = |line: &str| self.note(step, line);
+        // The builder's own bookkeeping tells a person nothing.
+        let chatter = [" --->", "Removing intermediate", "Successfully"];
+        let say = |line: &str| {
+            if !chatter.iter().any(|start| line.starts_with(start)) {
+                self.note(step, line);
+            }
+        };
         let recipe = Recipe { name, network, fresh: self.options.reuse == Reuse::Nothing };
         let built = self.engine.build_image(recipe, context::tar(context), BUILD, &say).await;
         let id = built.map_err(ImageError::engine(step))?;

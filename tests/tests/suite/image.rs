@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use bollard::query_parameters::{InspectContainerOptions, RemoveImageOptionsBuilder};
 use futures_util::{StreamExt, stream};
+use holdfast_protocol::message::{Answer, Call};
+use holdfast_protocol::{Fence, PROTOCOL_VERSION};
 use holdfast_shared::domain::sandbox::SandboxSpec;
+use holdfast_worker::channel::Channel;
 use holdfast_worker::image::context::{Entry, tar};
 use holdfast_worker::image::{self, Base, BuiltImage, Harness, ImageError, Options, Progress};
 use holdfast_worker::sandbox::Sandbox;
@@ -188,6 +191,10 @@ async fn the_whole_image_works_inside_the_lockdown() {
     let mut spec = world.spec();
     spec.sandbox = SandboxSpec { image: options.tag.clone(), ..SandboxSpec::default() };
     world.docker.ensure(&spec).await.expect("a computer");
+    let channel = Channel::new(world.docker.open(&spec.name).await.expect("a stream"), Fence::granted(1));
+    let hello = Call::Hello { protocol: PROTOCOL_VERSION, ttl_ms: 60_000 };
+    let answer = channel.call(hello, Duration::from_secs(10)).await.expect("the runtime answers");
+    assert!(matches!(&answer, Answer::Hello(status) if status.blank), "{answer:?}");
     let shell = |script: &'static str| {
         let (world, name) = (&world, spec.name.clone());
         async move { world.run_as(&name, "64017:64017", vec!["/bin/bash".into(), "-c".into(), script.into()]).await }

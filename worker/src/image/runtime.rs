@@ -25,29 +25,27 @@ pub(super) async fn runtime(build: &Build<'_>, below: &str) -> Result<(Image, St
     check_static(path, &binary)?;
     let sha256 = hex(&Sha256::digest(&binary));
     let below_id = build.required(STEP, below).await?.id;
-    let dockerfile = format!(
+    // What never changes comes first: the engine has those steps from the last time.
+    let recipe = format!(
         "FROM {below}\n\
-         COPY holdfast-runtime {RUNTIME_PATH}\n\
-         LABEL holdfast.image.version={} holdfast.image.runtime.sha256={sha256}\n\
          ENV HOME={RUNTIME_DIR}/home LANG=C.UTF-8\n\
          WORKDIR {WORKSPACE_DIR}\n\
          USER {AGENT_UID}:{AGENT_UID}\n\
-         ENTRYPOINT [\"{RUNTIME_PATH}\"]\n",
+         ENTRYPOINT [\"{RUNTIME_PATH}\"]\n\
+         COPY holdfast-runtime {RUNTIME_PATH}\n\
+         LABEL holdfast.image.version={} holdfast.image.runtime.sha256={sha256}",
         env!("CARGO_PKG_VERSION"),
     );
     let tag = &build.options.tag;
     let before = build.engine.image(tag).await.map_err(ImageError::engine(STEP))?;
-    let inputs = short_hash(&[&below_id, &dockerfile]);
+    let inputs = short_hash(&[&below_id, &recipe]);
     if let Some(before) = &before
         && build.options.reuse == Reuse::Layers
         && before.labels.get(INPUTS_LABEL) == Some(&inputs)
     {
         return Ok((before.clone(), sha256));
     }
-    let dockerfile = format!(
-        "{dockerfile}LABEL {INPUTS_LABEL}={inputs}
-"
-    );
+    let dockerfile = format!("{recipe} {INPUTS_LABEL}={inputs}\n");
     let context = vec![Entry::bytes("Dockerfile", 0o644, dockerfile), Entry::bytes("holdfast-runtime", 0o755, binary)];
     let id = build.dockerfile(STEP, tag, "none", context).await?;
     let image = build.required(STEP, tag).await?;
