@@ -53,7 +53,7 @@ const AF_INET: u64 = 2;
 const AF_INET6: u64 = 10;
 const AF_NETLINK: u64 = 16;
 const NETLINK_ROUTE: u64 = 0;
-/// Linux, Linux with 8-byte pointers' quirk bits off, and the query: what the engine's own profile allows.
+/// Linux, Linux that calls itself 2.6, and the question which it is; not the 32-bit ones.
 const PERSONALITIES: [u64; 3] = [0, 0x2_0000, 0xFFFF_FFFF];
 
 /// The value of the security option `seccomp=`.
