@@ -13,12 +13,6 @@ pub fn line(text: impl AsRef<str>) {
     ended(done);
 }
 
-/// Writes data as it is, without a line end.
-pub fn raw(bytes: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    out.write_all(bytes).and_then(|()| out.flush())
-}
-
 /// One JSON document, indented.
 pub fn json(value: &impl Serialize) {
     line(serde_json::to_string_pretty(value).expect("a view always encodes"));

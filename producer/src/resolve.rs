@@ -63,7 +63,7 @@ pub async fn session(context: &Context, name: &str) -> Result<SessionView, Stop>
         return Ok(session);
     }
     let known = db.session_names(context.namespace()).await?;
-    Err(Stop::bad(unknown("session", name, known.iter().map(String::as_str))))
+    Err(Stop::bad(unknown("session", name, known.iter().map(String::as_str))).hint("`holdfast session ls` lists them"))
 }
 
 pub async fn turn(context: &Context, text: &str) -> Result<TurnId, Stop> {

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::lines::Line;
 use crate::context::Context;
 use crate::resolve;
-use crate::stop::Stop;
+use crate::stop::{Code, Stop};
 
 /// Longest line that is read, in bytes.
 const MAX_LINE: u64 = 8 << 20;
@@ -52,7 +52,9 @@ impl Wishes {
         let found = self.look_up(context, &key).await;
         let found = match found {
             Ok(wish) => Ok(wish),
-            Err(stop) if stop.code == crate::stop::Code::BadInput => Err(stop.to_string()),
+            Err(stop) if stop.code == Code::BadInput => {
+                Err(stop.hint.as_ref().map_or_else(|| stop.to_string(), |hint| format!("{stop}; {hint}")))
+            }
             Err(stop) => return Err(stop),
         };
         self.known.insert(key, found.clone());

@@ -64,7 +64,9 @@ pub async fn run(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
     if let Some(problem) = turn.problem() {
         return Err(Stop::bad(problem));
     }
-    db.check_depth(&queue.name, 1, queue.policy.max_depth).await?;
+    if db.accepted_before(&turn).await?.is_none() {
+        db.check_depth(&queue.name, 1, queue.policy.max_depth).await?;
+    }
     let accepted = db.submit_turn(&turn).await?;
     wake::turn(context, &queue.name, &accepted).await?;
 

@@ -41,7 +41,7 @@ struct Earlier {
 impl Db {
     /// Accepts one turn, or answers with the first turn of the same key.
     pub async fn submit_turn(&self, turn: &NewTurn) -> Result<Accepted, SubmitError> {
-        if let Some(earlier) = self.by_key(turn).await? {
+        if let Some(earlier) = self.accepted_before(turn).await? {
             return Ok(earlier);
         }
         let mut tx = self.pool().begin().await.map_err(DbError::from)?;
@@ -52,7 +52,7 @@ impl Db {
         if !insert(&mut tx, turn, id, &session, !open).await? {
             // The key was taken meanwhile. Rolled back, so that no number of the session is lost.
             tx.rollback().await.map_err(DbError::from)?;
-            return self.by_key(turn).await?.ok_or_else(|| {
+            return self.accepted_before(turn).await?.ok_or_else(|| {
                 DbError::Refused("the turn of this idempotency key vanished; submit again".to_owned()).into()
             });
         }
@@ -71,7 +71,7 @@ impl Db {
     }
 
     /// The turn that was accepted under the same key, if its content is the same.
-    async fn by_key(&self, turn: &NewTurn) -> Result<Option<Accepted>, SubmitError> {
+    pub async fn accepted_before(&self, turn: &NewTurn) -> Result<Option<Accepted>, SubmitError> {
         let Some(key) = &turn.key else { return Ok(None) };
         let row: Option<Earlier> = sqlx::query_as(
             "select t.id, t.session_id, s.name as session, t.seq, t.head, t.content_hash

@@ -103,7 +103,7 @@ pub enum Refusal {
         "session `{session}` began when agent `{agent}` ran on {has}, now it runs on {asked}: the conversation cannot go on; use another session"
     )]
     OtherHarness { session: String, agent: String, has: String, asked: String },
-    #[error("queue `{queue}` holds {queued} turns; with {new} more it would be over its max_depth of {max}")]
+    #[error("queue `{queue}` has {queued} queued; {new} more would exceed its max_depth of {max}")]
     TooDeep { queue: String, queued: i64, new: u64, max: u64 },
 }
 
