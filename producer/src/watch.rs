@@ -32,7 +32,7 @@ pub async fn attached<T>(
         biased;
         done = limited => done,
         _ = tokio::signal::ctrl_c() => {
-            Err(Stop::new(Code::Interrupted, "detached; it goes on without you").hint(how))
+            Err(Stop::new(Code::Interrupted, "interrupted; what was accepted goes on without you").hint(how))
         }
     }
 }

@@ -119,7 +119,13 @@ async fn submit(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
         total: i32::try_from(good).map_err(|_| Stop::bad("a batch has at most 2,147,483,647 lines"))?,
         metadata: json!({ "file": args.file }),
     };
-    let batch = accept(context, db, &spool, &new, &name, &skipped).await?;
+    let how = format!(
+        "continue with `holdfast batch submit {} --name {name}`; nothing runs before it is complete",
+        args.file
+    );
+    let batch = attached(accept(context, db, &spool, &new, &name, &skipped), None, &how)
+        .await
+        .map_err(|stop| if stop.code == Code::BadInput { stop } else { stop.hint(how.clone()) })?;
     if args.watch {
         return watch_to_end(context, batch, args.timeout).await;
     }
@@ -150,13 +156,8 @@ async fn accept(
         printer::say(format!("batch {name} was submitted before: {}", begun.batch));
         return Ok(begun.batch);
     }
-    let broken = |stop: Stop| {
-        let hint =
-            format!("continue with `holdfast batch submit FILE --name {name}`; nothing runs before it is complete");
-        if stop.hint.is_none() || stop.code == Code::Unreachable { stop.hint(hint) } else { stop }
-    };
-    let loaded = load::load(context, db, spool, name, begun.batch, skipped).await.map_err(broken)?;
-    db.open_batch(begun.batch).await.map_err(Stop::from).map_err(broken)?;
+    let loaded = load::load(context, db, spool, name, begun.batch, skipped).await?;
+    db.open_batch(begun.batch).await?;
     let mut line = format!("{} accepted as batch {name}", text::count(loaded.inserted as u64, "turn"));
     if loaded.repeated > 0 {
         line.push_str(&format!(", {} had been accepted before", loaded.repeated));

@@ -136,9 +136,19 @@ impl Db {
             released += count.unsigned_abs();
             match last {
                 Some(last) => after = last,
-                None => return Ok(released),
+                None => break,
             }
         }
+        // Wake-ups that a turn of the batch was given while it was never due; it is announced from its own row now.
+        sqlx::query(
+            "delete from outbox o using turns t
+             where o.queue in (select name from queues) and o.due_at = $2 and t.id = o.turn_id and t.batch_id = $1",
+        )
+        .bind(batch.0)
+        .bind(NEVER)
+        .execute(self.pool())
+        .await?;
+        Ok(released)
     }
 }
 
