@@ -16,7 +16,7 @@ esac
 # shellcheck disable=SC2034
 PLACE=holdfast-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
 LOGS=$STATE/log
-STARTED=()
+STARTED=() OURS=()
 # Downloads are shared by demo and tests; what is made on an engine carries the name of this checkout.
 export HOLDFAST_CACHE_DIR=${HOLDFAST_CACHE_DIR:-$HOME_STATE/cache}
 export HOLDFAST_INSTALLATION=${HOLDFAST_INSTALLATION:-$PLACE}
@@ -49,14 +49,32 @@ services_up() {
     rabbitmq_up
     engine_up
     unlock
+    write_env
+}
+
+# For a person's shell. What is ours is marked, so that a script run from that shell does not take it for a service that
+# somebody else looks after.
+write_env() {
+    local name
     (
         umask 077
-        local name
         for name in DATABASE_URL AMQP_URL DOCKER_HOST HOLDFAST_CACHE_DIR HOLDFAST_INSTALLATION; do
             printf 'export %s=%q\n' "$name" "${!name}"
-        done >"$STATE/env"
-    )
+        done
+        for name in "${OURS[@]}"; do printf 'export HOLDFAST_OURS_%s=%q\n' "$name" "${!name}"; done
+    ) >"$STATE/env"
+    chmod 600 "$STATE/env"
 }
+
+forget_ours() {
+    local name mark
+    for name in DATABASE_URL AMQP_URL DOCKER_HOST; do
+        mark=HOLDFAST_OURS_$name
+        if [ -n "${!name:-}" ] && [ "${!name}" = "${!mark:-}" ]; then unset "$name"; fi
+        unset "$mark"
+    done
+}
+forget_ours
 
 # Stops the services that this very run started.
 started_down() {

@@ -6,6 +6,7 @@
 # network namespace.
 
 ENGINE_DIR=$HOME_STATE/docker
+# shellcheck disable=SC2153
 ENGINE_RUN=/run/$PLACE
 ENGINE_SOCKET=$ENGINE_RUN/docker.sock
 DEFAULT_SOCKET=/var/run/docker.sock
@@ -41,6 +42,10 @@ engine_up() {
     mkdir -p "$ENGINE_DIR/users" "$ENGINE_RUN"
     chmod 700 "$ENGINE_DIR" "$ENGINE_RUN"
     : >"$ENGINE_DIR/users/$HF_NAME"
+    if runs "$ENGINE_RUN/dockerd.pid" "$ENGINE_DIR" >/dev/null && [ -z "$(runs "$ENGINE_RUN/containerd.pid" "$ENGINE_DIR")" ]; then
+        step containerd "Docker Engine: its containerd died, starting it" "look at $ENGINE_DIR/containerd.log" engine_containerd
+        until_true 20 engine_answers "unix://$ENGINE_SOCKET" || true
+    fi
     if engine_answers "unix://$ENGINE_SOCKET"; then say "Docker Engine: our own runs"; else
         engine_cgroups
         engine_stop_remains
@@ -48,14 +53,14 @@ engine_up() {
         step engine "Docker Engine: starting our own (data in ${ENGINE_DIR#"$ROOT"/})" \
             "look at the log and at $ENGINE_DIR/*.log; or start Docker yourself and set DOCKER_HOST" engine_start
     fi
+    OURS+=(DOCKER_HOST)
     DOCKER_HOST=unix://$ENGINE_SOCKET
     export DOCKER_HOST
 }
 
-engine_start() {
-    engine_data || return
-    printf '{}\n' >"$ENGINE_DIR/daemon.json"
-    # containerd runs beside dockerd, not under it: a dockerd that is killed can then start again at once.
+# containerd runs beside dockerd, not under it: each can be killed and started again alone.
+engine_containerd() {
+    rm -f "$ENGINE_RUN/containerd.sock"
     cat >"$ENGINE_DIR/containerd.toml" <<TOML
 version = 2
 root = "$ENGINE_DIR/data/containerd"
@@ -64,15 +69,21 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 [grpc]
   address = "$ENGINE_RUN/containerd.sock"
 TOML
+    local pid
+    pid=$(daemon root "$ENGINE_DIR/containerd.log" containerd --config "$ENGINE_DIR/containerd.toml" --log-level warn)
+    echo "$pid" >"$ENGINE_RUN/containerd.pid"
+    until_true 30 engine_containerd_ready "$pid" && ! gone "$pid" && return
+    tail -n 12 "$ENGINE_DIR/containerd.log"
+    return 1
+}
+
+engine_start() {
+    engine_data || return
+    engine_containerd || return
+    printf '{}\n' >"$ENGINE_DIR/daemon.json"
     local pid options=(--storage-driver=overlay2)
     [ ! -e "$ENGINE_DIR/vfs" ] || options=(--storage-driver=vfs)
     engine_packet_filter || options+=(--iptables=false)
-    pid=$(daemon root "$ENGINE_DIR/containerd.log" containerd --config "$ENGINE_DIR/containerd.toml" --log-level warn)
-    echo "$pid" >"$ENGINE_RUN/containerd.pid"
-    if ! until_true 30 engine_containerd_ready "$pid" || gone "$pid"; then
-        tail -n 12 "$ENGINE_DIR/containerd.log"
-        return 1
-    fi
     pid=$(daemon root "$ENGINE_DIR/dockerd.log" env "PATH=$ENGINE_PATH" dockerd "--config-file=$ENGINE_DIR/daemon.json" \
         "--data-root=$ENGINE_DIR/data/docker" "--exec-root=$ENGINE_RUN/exec" "--pidfile=$ENGINE_RUN/dockerd.pid" \
         "--host=unix://$ENGINE_SOCKET" "--containerd=$ENGINE_RUN/containerd.sock" --log-level=warn "${options[@]}")
@@ -160,8 +171,21 @@ engine_down() {
         say "our Docker Engine stays up for: $(ls "$ENGINE_DIR/users")"
         return
     fi
+    # An engine that was killed leaves its containers running; the next one to start ends them.
+    if [ -z "$(runs "$ENGINE_RUN/dockerd.pid" "$ENGINE_DIR")" ] && engine_left_containers; then
+        engine_stop_remains
+        engine_start >"$LOGS/engine.log" 2>&1 || true
+    fi
     stop "our Docker Engine" "$ENGINE_RUN/dockerd.pid" "$ENGINE_DIR" 60
     stop "its containerd" "$ENGINE_RUN/containerd.pid" "$ENGINE_DIR" 20
-    if mountpoint -q "$ENGINE_DIR/data"; then umount "$ENGINE_DIR/data" || umount -l "$ENGINE_DIR/data"; fi
+    local place
+    while read -r place; do umount "$place" 2>/dev/null || umount -l "$place" || true; done < <(engine_mounts)
     rm -rf "$ENGINE_RUN"
+}
+
+engine_left_containers() { grep -lsF "$ENGINE_RUN/containerd.sock" /proc/[0-9]*/cmdline | grep -q .; }
+
+# Innermost first. The two directories have no characters that the table of mounts would escape, or it is too late.
+engine_mounts() {
+    awk -v a="$ENGINE_DIR/" -v b="$ENGINE_RUN/" 'index($2, a) == 1 || index($2, b) == 1 {print $2}' /proc/mounts | tac
 }

@@ -39,6 +39,7 @@ postgres_up() {
     local database=holdfast
     postgres_sql "$bin" "select 1 from pg_database where datname = '$database'" | grep -q 1 ||
         postgres_sql "$bin" "create database $database" >/dev/null
+    OURS+=(DATABASE_URL)
     DATABASE_URL=postgres://postgres:$(cat "$PG_DIR/password")@127.0.0.1:$PG_PORT/$database
     export DATABASE_URL
 }

@@ -24,6 +24,7 @@ rabbitmq_up() {
         step rabbitmq-start "RabbitMQ: starting on 127.0.0.1:$RABBIT_PORT" "look at the logs in $RABBIT_DIR" \
             rabbitmq_start "$user"
     fi
+    OURS+=(AMQP_URL)
     AMQP_URL=amqp://guest:guest@127.0.0.1:$RABBIT_PORT/%2f
     export AMQP_URL
 }
@@ -38,6 +39,8 @@ rabbitmq_start() {
     printf '[].\n' >"$RABBIT_DIR/enabled_plugins"
     printf 'listeners.tcp.1 = 127.0.0.1:%s\ndisk_free_limit.absolute = 200MB\n' "$RABBIT_PORT" >"$RABBIT_DIR/rabbitmq.conf"
     : >"$RABBIT_DIR/rabbitmq-env.conf"
+    # The node's host is found even where the machine's own table does not name it.
+    printf '{host, {127,0,0,1}, ["localhost"]}.\n{lookup, [file, native]}.\n' >"$RABBIT_DIR/inetrc"
     chown "$1" "$RABBIT_DIR"/*
     starter=$(daemon "$1" "$RABBIT_DIR/startup.log" env -i \
         "PATH=/usr/sbin:/usr/bin:/sbin:/bin" LANG=C.UTF-8 "HOME=$RABBIT_DIR" \
@@ -46,6 +49,7 @@ rabbitmq_start() {
         "RABBITMQ_CONFIG_FILE=$RABBIT_DIR/rabbitmq.conf" "RABBITMQ_CONF_ENV_FILE=$RABBIT_DIR/rabbitmq-env.conf" \
         "RABBITMQ_ENABLED_PLUGINS_FILE=$RABBIT_DIR/enabled_plugins" "RABBITMQ_PID_FILE=$RABBIT_DIR/pid" \
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}" \
+        "ERL_INETRC=$RABBIT_DIR/inetrc" "ERL_CRASH_DUMP=$RABBIT_DIR/erl_crash.dump" \
         ERL_EPMD_ADDRESS=127.0.0.1 "ERL_EPMD_PORT=$(cat "$RABBIT_DIR/epmd")" \
         "$RABBIT_BIN/rabbitmq-server")
     until_true 120 rabbitmq_started "$starter" && amqp_answers "$RABBIT_PORT" && return
