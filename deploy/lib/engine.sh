@@ -60,6 +60,7 @@ engine_up() {
 
 # containerd runs beside dockerd, not under it: each can be killed and started again alone.
 engine_containerd() {
+    mkdir -p "$ENGINE_RUN"
     rm -f "$ENGINE_RUN/containerd.sock"
     cat >"$ENGINE_DIR/containerd.toml" <<TOML
 version = 2
@@ -174,16 +175,19 @@ engine_down() {
     # An engine that was killed leaves its containers running; the next one to start ends them.
     if [ -z "$(runs "$ENGINE_RUN/dockerd.pid" "$ENGINE_DIR")" ] && engine_left_containers; then
         engine_stop_remains
-        engine_start >"$LOGS/engine.log" 2>&1 || true
+        engine_start >"$ENGINE_DIR/start.log" 2>&1 || true
     fi
     stop "our Docker Engine" "$ENGINE_RUN/dockerd.pid" "$ENGINE_DIR" 60
     stop "its containerd" "$ENGINE_RUN/containerd.pid" "$ENGINE_DIR" 20
-    local place
+    local place loops=''
+    [ ! -e "$ENGINE_DIR/data.ext4" ] || loops=$(losetup -n -O NAME -j "$ENGINE_DIR/data.ext4")
     while read -r place; do umount "$place" 2>/dev/null || umount -l "$place" || true; done < <(engine_mounts)
+    for place in $loops; do losetup -d "$place" 2>/dev/null || true; done
     rm -rf "$ENGINE_RUN"
 }
 
-engine_left_containers() { grep -lsF "$ENGINE_RUN/containerd.sock" /proc/[0-9]*/cmdline | grep -q .; }
+# The pattern comes by a pipe, or grep would find itself.
+engine_left_containers() { grep -lsF -f <(echo "$ENGINE_RUN/containerd.sock") /proc/[0-9]*/cmdline | grep -q .; }
 
 # Innermost first. The two directories have no characters that the table of mounts would escape, or it is too late.
 engine_mounts() {

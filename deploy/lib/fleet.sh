@@ -31,7 +31,7 @@ worker_up() {
     daemon "$(id -un)" "$LOGS/worker.log" "$BIN/holdfast-worker" --queue default --slots "$1" >"$STATE/worker.pid"
     until_true 60 worker_ready || true
     runs "$STATE/worker.pid" "$BIN/holdfast-worker" >/dev/null || {
-        tail -n 15 "$LOGS/worker.log" | sed 's/^/        │ /' >&2
+        tail -n 15 "$LOGS/worker.log" | indented >&2
         die "the worker ended at once" "look at $LOGS/worker.log"
     }
     say "worker: runs with $1 slots (log: ${LOGS#"$ROOT"/}/worker.log, metrics: http://127.0.0.1:9464/metrics)"

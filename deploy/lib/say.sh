@@ -18,7 +18,7 @@ step() {
     say "$what (log: ${log#"$ROOT"/})"
     "$@" >"$log" 2>&1 9>&- </dev/null && { [ $((SECONDS - started)) -lt 20 ] || say "… done after $((SECONDS - started)) s"; } && return
     printf '        ── the end of %s\n' "$log" >&2
-    tail -n 15 "$log" | sed 's/^/        │ /' >&2
+    tail -n 15 "$log" | indented >&2
     die "$what" "$hint"
 }
 
@@ -31,3 +31,5 @@ until_true() {
         sleep 0.2
     done
 }
+
+indented() { awk '{print "        │ " $0}'; }
