@@ -1,0 +1,92 @@
+//! Trees of every odd kind go through capture and restore and are compared by a walker that shares no code with either.
+//! Everything happens in temporary directories that vanish with the test.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use holdfast_protocol::CheckpointId;
+use holdfast_protocol::message::{Answer, BATCH_BYTES, CaptureLimits, Captured, Refusal};
+use holdfast_protocol::object::{Object, ObjectId};
+
+use super::{Checkpointer, Nobody, Roots};
+
+mod generate;
+mod hostile;
+mod kept;
+mod walker;
+
+/// A computer without processes.
+struct Computer {
+    dir: tempfile::TempDir,
+    checkpointer: Checkpointer,
+}
+
+impl Computer {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("workspace")).expect("a workspace");
+        std::fs::create_dir_all(dir.path().join("native/home/log")).expect("a native root");
+        let checkpointer = Checkpointer::new(roots(dir.path()), Box::new(Nobody));
+        Self { dir, checkpointer }
+    }
+
+    fn workspace(&self) -> std::path::PathBuf {
+        self.dir.path().join("workspace")
+    }
+
+    fn native(&self) -> std::path::PathBuf {
+        self.dir.path().join("native")
+    }
+
+    fn try_capture(&mut self, limits: &CaptureLimits) -> Result<Captured, Refusal> {
+        self.checkpointer.capture(CheckpointId::generate(), &["home/projects"], limits)
+    }
+
+    /// Captures into the store; gives what was captured and the bytes that were new.
+    fn capture(&mut self, store: &mut Store) -> (Captured, usize) {
+        let captured = self.try_capture(&CaptureLimits::default()).expect("a capture");
+        let mut ids: Vec<ObjectId> = Vec::new();
+        while (ids.len() as u64) < captured.new_total {
+            ids.extend(self.checkpointer.capture_list(ids.len() as u64).expect("a page").iter().map(|new| new.id));
+        }
+        let mut sent = 0;
+        while !ids.is_empty() {
+            let objects = self.checkpointer.capture_read(&ids).expect("objects");
+            ids.drain(..objects.len());
+            for object in objects {
+                assert!(object.verify());
+                sent += object.bytes.len();
+                store.insert(object.id, object);
+            }
+        }
+        self.checkpointer.capture_end();
+        (captured, sent)
+    }
+
+    fn restore(&mut self, store: &Store, manifest: ObjectId) -> Result<(), Refusal> {
+        let mut answer = self.checkpointer.restore_begin(CheckpointId::generate(), manifest)?;
+        loop {
+            let Answer::RestoreNeed { ids, .. } = answer else { panic!("{answer:?}") };
+            if ids.is_empty() {
+                return Ok(());
+            }
+            // The last that was asked for comes first, in small batches: order must not matter.
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            for object in ids.iter().rev().filter_map(|(id, _)| store.get(id)) {
+                bytes += object.bytes.len();
+                batch.push(object.clone());
+                if bytes > BATCH_BYTES {
+                    break;
+                }
+            }
+            assert!(!batch.is_empty(), "nothing of {} needed objects is there", ids.len());
+            answer = self.checkpointer.restore_objects(batch)?;
+        }
+    }
+}
+
+type Store = HashMap<ObjectId, Object>;
+
+fn roots(dir: &Path) -> Roots {
+    Roots { workspace: dir.join("workspace"), native: dir.join("native") }
+}
