@@ -92,9 +92,12 @@ impl Restore {
         if !self.plan.as_ref().is_some_and(Plan::is_done) {
             return None;
         }
-        let (plan, manifest) = (self.plan.take()?, self.manifest.take()?);
+        let (_, manifest) = (self.plan.take()?, self.manifest.take()?);
         let nodes = std::mem::take(&mut self.nodes);
-        Some(Snapshot { id: self.manifest_id, manifest, nodes, chunks: plan.into_chunks() })
+        // All chunks that are named, also those that held nothing but further names of other files.
+        let references = nodes.values().filter_map(|bytes| Node::decode(bytes).ok()).flat_map(|node| node.references());
+        let chunks = references.filter(|(_, kind)| *kind == ObjectKind::Chunk).map(|(id, _)| id).collect();
+        Some(Snapshot { id: self.manifest_id, manifest, nodes, chunks })
     }
 
     fn structure(&mut self, object: Object) -> Result<(), Refusal> {

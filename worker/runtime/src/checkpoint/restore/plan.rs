@@ -1,7 +1,7 @@
 //! What is left to write: files by the chunks they wait for. Made once the tree is known whole; a file is finished (size,
 //! attributes, mode, time) when its last chunk came, directories at the very end, from the bottom up.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -158,9 +158,5 @@ impl Plan {
 
     pub(super) fn is_done(&self) -> bool {
         self.done
-    }
-
-    pub(super) fn into_chunks(self) -> HashSet<ObjectId> {
-        self.order.into_iter().collect()
     }
 }

@@ -63,7 +63,7 @@ fn what() -> impl Strategy<Value = What> {
     ]
 }
 
-pub(super) fn items() -> impl Strategy<Value = Vec<Item>> {
+pub(super) fn items(most: usize) -> impl Strategy<Value = Vec<Item>> {
     let modes = prop::sample::select(vec![0o000, 0o644, 0o600, 0o755, 0o4755, 0o1777, 0o311, 0o444]);
     let times = prop_oneof![
         Just((0i64, 0u32)),
@@ -74,7 +74,7 @@ pub(super) fn items() -> impl Strategy<Value = Vec<Item>> {
     let xattr = prop::option::weighted(0.1, prop::collection::vec(any::<u8>(), 0..300));
     let item = (any::<usize>(), names(), what(), modes, times, xattr)
         .prop_map(|(parent, name, what, mode, mtime, xattr)| Item { parent, name, what, mode, mtime, xattr });
-    prop::collection::vec(item, 0..60)
+    prop::collection::vec(item, 0..most)
 }
 
 /// Makes the items below a directory; modes and times last, deepest first.
@@ -137,13 +137,13 @@ fn finish(path: &Path, item: &Item) {
 /// Bytes that do not compress to nothing and differ by seed.
 pub(super) fn bytes(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
-    let mut next = || {
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state.to_le_bytes()
-    };
-    let mut bytes: Vec<u8> = (0..len.div_ceil(8)).flat_map(|_| next()).collect();
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
     bytes.truncate(len);
     bytes
 }

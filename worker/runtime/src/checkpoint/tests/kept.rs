@@ -14,10 +14,10 @@ use super::walker::describe;
 use super::{Computer, Refusal, Store};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_restored_tree_is_the_same_tree(items in items(), native in items()) {
+    fn a_restored_tree_is_the_same_tree(items in items(50), native in items(8)) {
         let (mut first, mut twin, mut second) = (Computer::new(), Computer::new(), Computer::new());
         for computer in [&first, &twin] {
             build(&computer.workspace(), &items);

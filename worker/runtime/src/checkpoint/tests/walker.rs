@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -57,9 +58,8 @@ fn xattr(path: &Path) -> String {
     usize::try_from(len).map_or_else(|_| String::new(), |len| format!(" {:?}", &value[..len]))
 }
 
-/// FNV-1a, twice over: enough to tell files apart.
-fn hash(bytes: &[u8]) -> (u64, u64) {
-    let fnv =
-        |start: u64| bytes.iter().fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
-    (fnv(0xcbf2_9ce4_8422_2325), fnv(0x1234_5678_9abc_def1))
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hash = DefaultHasher::new();
+    hash.write(bytes);
+    hash.finish()
 }
