@@ -21,6 +21,8 @@ use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
+pub mod objects;
+
 /// A handle on the database; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Db {
