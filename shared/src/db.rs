@@ -7,6 +7,7 @@ pub mod catalog;
 pub mod claim;
 pub mod end;
 pub mod events;
+pub mod fleet;
 pub mod lease;
 pub mod outbox;
 pub mod reach;

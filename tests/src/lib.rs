@@ -2,6 +2,8 @@
 //! not given: `./deploy/test` gives all of them.
 
 pub mod fleet;
+pub mod house;
 pub mod proxy;
 pub mod services;
 pub mod stub;
+pub mod workers;

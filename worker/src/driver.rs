@@ -82,11 +82,15 @@ impl Drive {
         info!(%turn, run = %self.lease().run, %session, seq, fence = %self.lease().fence, warm = self.computer.warm,
               taken_over = self.grant.taken_over, "turn claimed");
         let identity = Arc::clone(&self.identity);
+        let worker = Arc::clone(&self.worker);
         let result = self.steps().await;
         identity.forget(turn);
         match result {
             Ok(state) => info!(%turn, %session, seq, state = state.name(), "turn left"),
-            Err(Halt::LeaseLost) => warn!(%turn, %session, seq, "a newer lease holds the session; nothing more is written here"),
+            Err(Halt::LeaseLost) => {
+                worker.metrics.lease_lost();
+                warn!(%turn, %session, seq, "a newer lease holds the session; nothing more is written here");
+            }
             Err(halt) => warn!(%turn, %session, seq, error = %halt.line(), "the turn is left to its next lease"),
         }
     }
@@ -134,7 +138,7 @@ impl Drive {
             Effect::Capture => self.capture().await,
             Effect::StageCheckpoint(checkpoint) => self.stage_checkpoint(checkpoint).await,
             Effect::Commit(checkpoint) => self.commit(checkpoint).await,
-            Effect::EndRun(class) => self.end_run(class).await,
+            Effect::EndRun(class) => self.end_run(state, class).await,
             Effect::DestroyComputer => self.destroy_computer(),
             Effect::ParkComputer => self.park_computer(),
             Effect::LeaveLease => self.leave_lease().await,
@@ -142,7 +146,7 @@ impl Drive {
     }
 
     /// One transaction: the run's end, the computer condemned, the turn queued again or ended, the next turn due.
-    async fn end_run(&mut self, class: FailureClass) -> Result<Option<TurnEvent>, Halt> {
+    async fn end_run(&mut self, state: TurnState, class: FailureClass) -> Result<Option<TurnEvent>, Halt> {
         let mut end = self.end.take().unwrap_or_else(|| RunEnd::new(class, class.help()));
         if class == FailureClass::Cancelled {
             end.class = class;
@@ -150,7 +154,8 @@ impl Drive {
         end.phases_ms = self.phases.json();
         end.outcome = end.outcome.or_else(|| self.outcome.as_ref().map(halt::outcome_json));
         let next = fenced!(self, self.worker.db.fail(self.lease(), &self.grant.policy, self.grant.spent, &end));
-        self.worker.metrics.run_ended(&self.grant.queue, end.class.as_str());
+        let burned = !end.class.before_model() && end.class != FailureClass::RateLimited;
+        self.worker.metrics.run_ended(&self.grant.queue, state.name(), end.class.as_str(), burned);
         warn!(turn = %self.lease().turn, class = %end.class, error = %end.error, "run failed");
         self.worker.nudge_relay(next.is_some());
         Ok(None)

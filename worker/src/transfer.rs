@@ -38,6 +38,14 @@ pub enum TransferError {
 }
 
 impl TransferError {
+    /// The runtime's refusal, if that is what it was.
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            TransferError::Refused(refusal) => Some(refusal),
+            _ => None,
+        }
+    }
+
     /// True when the same transfer may succeed on the same channel.
     pub fn is_transient(&self) -> bool {
         matches!(self, TransferError::Store(error) if error.is_transient())

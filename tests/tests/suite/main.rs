@@ -1,8 +1,11 @@
 //! All tests against real services in one binary; see `deploy/test`.
 
+#![allow(clippy::unwrap_used)]
+
 mod cli;
 mod flow;
 mod image;
+mod layout;
 mod lease;
 mod model;
 mod queue;

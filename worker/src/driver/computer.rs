@@ -39,7 +39,6 @@ impl Drive {
                 Err(Halt::LeaseLost) => return Err(Halt::LeaseLost),
                 Err(halt) => {
                     warn!(computer = %self.computer.name, error = %halt.line(), "the parked computer cannot be used; restoring into a new one");
-                    self.worker.metrics.warm_failed();
                     self.replace("warm computer unusable").await?;
                 }
             }
@@ -158,9 +157,8 @@ impl Drive {
         let since = Instant::now();
         let found = self.worker.sandbox.find(&self.computer.name).await;
         let started = !matches!(state, TurnState::Starting(_));
-        let gone = |what: &str| {
-            Halt::run(FailureClass::SandboxLost, format!("the computer of the lost worker's run {what}"))
-        };
+        let gone =
+            |what: &str| Halt::run(FailureClass::SandboxLost, format!("the computer of the lost worker's run {what}"));
         let computer = match found {
             Ok(Some(computer)) if computer.nonce == Some(self.computer.nonce) => computer,
             Ok(_) if started => return Err(gone("is gone")),
@@ -203,7 +201,7 @@ impl Drive {
                 }
             }
         }
-        self.worker.metrics.taken_over();
+        self.worker.metrics.taken_over("reattached");
         Ok(true)
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_protocol::FailureClass;
+use holdfast_protocol::event::Event;
 use holdfast_protocol::message::{Answer, Call, EndReason, Events, Refusal};
 use holdfast_shared::db::end::RunEnd;
 use holdfast_shared::db::events::encode_events;
@@ -30,7 +31,7 @@ const UNREACHABLE: Duration = Duration::from_secs(60);
 const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 enum Seen {
-    Events(Events),
+    Events(Box<Events>),
     Lost,
     Cancel,
     HandOver,
@@ -83,7 +84,7 @@ impl Drive {
         loop {
             tokio::select! {
                 answer = &mut poll => return match answer {
-                    Ok(Answer::Events(events)) => Ok(Seen::Events(events)),
+                    Ok(Answer::Events(events)) => Ok(Seen::Events(Box::new(events))),
                     Ok(other) => Err(unexpected("poll", &other)),
                     Err(ChannelError::Refused(Refusal::UnknownRun | Refusal::OtherRun { .. })) => {
                         Err(Halt::run(FailureClass::SandboxLost, "the computer does not know the run any more"))
@@ -111,7 +112,11 @@ impl Drive {
         }
         let body = encode_events(&events.events)?;
         fenced!(self, self.worker.db.append_events(self.lease(), self.cursor, events.next, &body));
-        self.worker.metrics.events_stored(events.events.len(), body.len());
+        let dropped = events.events.iter().map(|event| match event.event {
+            Event::Dropped { events, .. } => events,
+            _ => 0,
+        });
+        self.worker.metrics.events_stored(events.events.len() as u64, dropped.sum());
         self.cursor = events.next;
         Ok(())
     }
@@ -127,7 +132,9 @@ impl Drive {
             return Err(Halt::Run(Box::new(end)));
         }
         match (native, &self.grant.native_conversation) {
-            (None, _) => Err(Halt::run(FailureClass::NoNativeConversation, "the turn completed and named no conversation")),
+            (None, _) => {
+                Err(Halt::run(FailureClass::NoNativeConversation, "the turn completed and named no conversation"))
+            }
             (Some(found), Some(expected)) if &found != expected => Err(Halt::run(
                 FailureClass::NoNativeConversation,
                 format!("the turn completed in conversation {found}, expected {expected}"),
@@ -159,10 +166,13 @@ impl Drive {
                     if computer.state == ComputerState::Paused {
                         // Somebody's late pause: the owner thaws it.
                         warn!(computer = %self.computer.name, "found paused during a run; resuming");
+                        self.worker.metrics.unpaused();
                         let _ = self.worker.sandbox.resume(&self.computer.name).await;
                     }
                     match self.open().await {
-                        Ok(status) if status.run.as_ref().is_some_and(|run| run.run == self.lease().run) => return Ok(()),
+                        Ok(status) if status.run.as_ref().is_some_and(|run| run.run == self.lease().run) => {
+                            return Ok(());
+                        }
                         Ok(_) => return Err(Halt::run(FailureClass::SandboxLost, "the computer lost the run")),
                         Err(Halt::LeaseLost) => return Err(Halt::LeaseLost),
                         Err(halt) => debug!(error = %halt.line(), "not reachable yet"),
@@ -183,7 +193,11 @@ impl Drive {
             Some(end) if end.out_of_memory => Halt::run(FailureClass::OutOfMemory, end.detail),
             Some(end) => Halt::run(
                 FailureClass::SandboxLost,
-                format!("the computer stopped during the turn ({}exit code {})", prefix(&end.detail), text(end.exit_code)),
+                format!(
+                    "the computer stopped during the turn ({}exit code {})",
+                    prefix(&end.detail),
+                    text(end.exit_code)
+                ),
             ),
             None => Halt::run(FailureClass::SandboxLost, "the computer was removed during the turn"),
         }

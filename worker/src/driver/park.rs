@@ -24,7 +24,7 @@ impl Drive {
         let (lease, name) = (self.grant.lease, self.computer.name.clone());
         let Some(channel) = self.channel.take().filter(|_| !self.grant.policy.warm_for.0.is_zero()) else {
             self.worker.background("let go", async move {
-                if let Err(error) = worker.db.release(&lease, Parked::Gone).await {
+                if let Err(error) = worker.db.release_lease(&lease, Parked::Gone).await {
                     warn!(%error, "the lease was not released; the sweeper frees it");
                 }
                 worker.nudge_sweep();
@@ -55,7 +55,7 @@ impl Drive {
                 }
             };
             drop(gate);
-            match worker.db.release(&lease, kept).await {
+            match worker.db.release_lease(&lease, kept).await {
                 Ok(true) if kept == Parked::Gone => worker.nudge_sweep(),
                 Ok(_) => {}
                 Err(error) => warn!(%error, "the lease was not released; the sweeper frees it"),

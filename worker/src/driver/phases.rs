@@ -1,7 +1,6 @@
 //! Where the time of a turn went: milliseconds by phase, stored with the run.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -26,12 +25,8 @@ impl Phases {
     }
 
     pub fn json(&self) -> Value {
-        Value::Object(self.ms.iter().map(|(k, ms)| ((*k).to_owned(), Value::from((ms * 10.0).round() / 10.0))).collect())
+        Value::Object(
+            self.ms.iter().map(|(k, ms)| ((*k).to_owned(), Value::from((ms * 10.0).round() / 10.0))).collect(),
+        )
     }
-}
-
-/// The value of a future and the moment it was begun.
-pub async fn timed<T>(work: impl Future<Output = T>) -> (T, Instant) {
-    let since = Instant::now();
-    (work.await, since)
 }

@@ -48,9 +48,10 @@ impl Drive {
 
     pub(super) async fn capture(&mut self) -> Result<Option<TurnEvent>, Halt> {
         let since = Instant::now();
-        let native = self.outcome.as_ref().and_then(|outcome| outcome.native_conversation.clone()).ok_or_else(|| {
-            Halt::run(FailureClass::NoNativeConversation, "the stored result names no conversation")
-        })?;
+        let native =
+            self.outcome.as_ref().and_then(|outcome| outcome.native_conversation.clone()).ok_or_else(|| {
+                Halt::run(FailureClass::NoNativeConversation, "the stored result names no conversation")
+            })?;
         let mut tries = 0;
         let checkpoint = CheckpointId::generate();
         let report = loop {
@@ -101,7 +102,8 @@ impl Drive {
 
     pub(super) async fn stage_checkpoint(&mut self, checkpoint: CheckpointId) -> Result<Option<TurnEvent>, Halt> {
         let since = Instant::now();
-        let row = self.staged.as_ref().and_then(|staged| staged.row.as_ref()).filter(|row| row.checkpoint == checkpoint);
+        let row =
+            self.staged.as_ref().and_then(|staged| staged.row.as_ref()).filter(|row| row.checkpoint == checkpoint);
         let row = row.ok_or_else(|| Halt::Internal(anyhow::anyhow!("{checkpoint} was not captured here")))?;
         fenced!(self, self.worker.db.stage_checkpoint(self.lease(), row));
         self.phases.add("stage", since);
@@ -115,6 +117,7 @@ impl Drive {
             self.staged = fenced!(self, self.worker.db.staged_checkpoint(self.lease().run))
                 .filter(|(id, ..)| *id == checkpoint)
                 .map(|(_, parent, native)| Staged { native, parent, row: None });
+            self.worker.metrics.taken_over("committed");
         }
         let staged =
             self.staged.clone().ok_or_else(|| Halt::Internal(anyhow::anyhow!("{checkpoint} is not staged")))?;

@@ -1,0 +1,165 @@
+//! Takes turns: a slot first, then a wake-up, then the claim, then the acknowledgement.
+//!
+//! A wake-up comes from the broker, from the orphan watch, or, when nothing came for a second, from looking into the
+//! database. The claim is what counts; losing, doubling or delaying a wake-up changes nothing. If the process dies between
+//! claim and acknowledgement the broker delivers again and the next worker finds a live lease or a dead one.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use holdfast_protocol::TurnId;
+use holdfast_shared::db::lease::{Claim, Decline, Grant};
+use holdfast_shared::queue::{Consumer, Delivery, Received};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tracing::{debug, warn};
+
+use crate::authority::Identity;
+use crate::driver::Drive;
+use crate::service::Worker;
+
+enum Wake {
+    Delivered(Delivery),
+    Orphan(TurnId),
+    Due(TurnId),
+}
+
+impl Wake {
+    fn turn(&self) -> TurnId {
+        match self {
+            Wake::Delivered(delivery) => delivery.wake.turn,
+            Wake::Orphan(turn) | Wake::Due(turn) => *turn,
+        }
+    }
+}
+
+/// Runs until the worker drains, then waits for the turns in flight.
+pub async fn take_turns(worker: Arc<Worker>, consumer: Arc<Consumer>, mut orphans: mpsc::Receiver<TurnId>) {
+    let slots = Arc::new(Semaphore::new(worker.settings.slots as usize));
+    loop {
+        let slot = tokio::select! {
+            biased;
+            () = worker.draining.cancelled() => break,
+            slot = Arc::clone(&slots).acquire_owned() => slot.expect("never closed"),
+        };
+        consumer.settle(|| true).await;
+        let wake = tokio::select! {
+            biased;
+            () = worker.draining.cancelled() => break,
+            wake = next(&worker, &consumer, &mut orphans) => wake,
+        };
+        let Some(wake) = wake else { continue };
+        let Some((identity, claim)) = claim(&worker, wake.turn()).await else { break };
+        let granted = match claim {
+            Claim::Granted(grant) => {
+                if matches!(wake, Wake::Due(_)) {
+                    worker.metrics.polled(&grant.queue);
+                }
+                start(&worker, identity, *grant, slot);
+                true
+            }
+            Claim::Declined(why) => {
+                declined(&worker, &wake, why);
+                drop(slot);
+                false
+            }
+        };
+        // The claim that takes the last slot cancels the consumer before its acknowledgement lets the next one come.
+        consumer.settle(|| slots.available_permits() > 0).await;
+        if let Wake::Delivered(delivery) = wake {
+            if granted {
+                worker.metrics.delivery(&delivery.queue, "claimed");
+            }
+            // Gone = the broker delivers it again, and that claim is declined.
+            let _ = delivery.ack().await;
+        }
+    }
+    worker.draining.cancelled().await;
+    let all = worker.settings.slots;
+    let finished = tokio::time::timeout(worker.settings.grace, slots.acquire_many(all)).await;
+    if finished.is_err() {
+        warn!("the grace period is over; handing the running turns over");
+        worker.hand_over.cancel();
+        let _ = tokio::time::timeout(Duration::from_secs(30), slots.acquire_many(all)).await;
+    }
+}
+
+async fn next(worker: &Worker, consumer: &Consumer, orphans: &mut mpsc::Receiver<TurnId>) -> Option<Wake> {
+    let idle = Duration::from_millis(rand::random_range(800..1200));
+    tokio::select! {
+        biased;
+        Some(turn) = orphans.recv() => Some(Wake::Orphan(turn)),
+        received = consumer.next() => match received {
+            Some(Received::Wake(delivery)) => Some(Wake::Delivered(delivery)),
+            Some(Received::Undecodable(bad)) => {
+                worker.metrics.delivery(&bad.queue, "undecodable");
+                warn!(queue = %bad.queue, reason = %bad.reason, "a message that cannot be decoded is set aside");
+                if let Err(error) = worker.db.dead_delivery(&bad.queue, &bad.reason.to_string(), &bad.body).await {
+                    warn!(%error, "not recorded; the broker delivers it again");
+                } else if let Err(error) = bad.set_aside().await {
+                    warn!(error = %error.one_line(), "not set aside; the broker delivers it again");
+                }
+                None
+            }
+            None => {
+                tokio::time::sleep(idle).await;
+                None
+            }
+        },
+        () = tokio::time::sleep(idle) => match worker.db.next_due(&worker.settings.queues).await {
+            Ok(turn) => turn.map(Wake::Due),
+            Err(error) => {
+                debug!(%error, "cannot look for due turns");
+                None
+            }
+        },
+    }
+}
+
+/// Claims under the current identity, as often as the database needs. `None` = the worker drains meanwhile.
+async fn claim(worker: &Worker, turn: TurnId) -> Option<(Arc<Identity>, Claim)> {
+    let mut pause = Duration::from_millis(50);
+    loop {
+        let identity = worker.identity();
+        let since = Instant::now();
+        if identity.active().await.is_ok() {
+            match worker.db.claim(turn, &worker.claimant()).await {
+                Ok(claim) => {
+                    worker.metrics.claimed(since);
+                    return Some((identity, claim));
+                }
+                Err(error) if error.is_transient() => debug!(%error, %turn, "cannot claim yet"),
+                Err(error) => {
+                    warn!(%error, %turn, "the claim failed");
+                    return Some((identity, Claim::Declined(Decline::Busy)));
+                }
+            }
+        }
+        tokio::select! {
+            () = worker.draining.cancelled() => return None,
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(Duration::from_secs(1)),
+        }
+    }
+}
+
+fn start(worker: &Arc<Worker>, identity: Arc<Identity>, grant: Grant, slot: OwnedSemaphorePermit) {
+    let driver = Drive::new(Arc::clone(worker), identity, grant);
+    let metrics = worker.metrics.clone();
+    worker.background("turn", async move {
+        metrics.slot_taken();
+        // A panic in a run ends that run's lease, not the worker.
+        let run = tokio::spawn(driver.run());
+        if let Err(error) = run.await {
+            tracing::error!(%error, "a run panicked; its lease is taken over when it ends");
+            metrics.panicked("turn");
+        }
+        metrics.slot_freed();
+        drop(slot);
+    });
+}
+
+fn declined(worker: &Worker, wake: &Wake, why: Decline) {
+    debug!(turn = %wake.turn(), why = why.name(), "nothing to do for this wake-up");
+    if let Wake::Delivered(delivery) = wake {
+        worker.metrics.delivery(&delivery.queue, why.name());
+    }
+}

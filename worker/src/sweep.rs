@@ -1,0 +1,96 @@
+//! What every worker looks at, again and again: dead workers' turns, computers that nobody needs, computers that nobody
+//! knows. No leader: each look is safe on all workers at once and forgets nothing, because it takes no input.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use crate::sandbox::Sandbox;
+use crate::service::Worker;
+
+const ORPHANS: Duration = Duration::from_millis(500);
+const UNUSED: Duration = Duration::from_secs(2);
+const UNKNOWN: Duration = Duration::from_secs(30);
+/// A computer younger than this may belong to a create whose row is being written.
+const AGE_FLOOR_S: u64 = 60;
+
+/// Turns of dead workers, for the slots to take over.
+pub async fn watch_orphans(worker: Arc<Worker>) {
+    loop {
+        if let Ok(turns) = worker.db.orphans(&worker.claimant()).await {
+            for turn in turns {
+                // Full = every slot is busy: the next look finds it again.
+                let _ = worker.orphans.try_send(turn);
+            }
+        }
+        tokio::select! {
+            () = worker.draining.cancelled() => return,
+            () = tokio::time::sleep(ORPHANS.mul_f64(rand::random_range(0.8..1.2))) => {}
+        }
+    }
+}
+
+/// Computers: evicts the unused, destroys the retired, compares the engine with the database; folds depths.
+pub async fn keep_house(worker: Arc<Worker>) {
+    let mut compared = Instant::now();
+    loop {
+        tokio::select! {
+            () = worker.stopped.cancelled() => return,
+            () = worker.sweep.notified() => {}
+            () = tokio::time::sleep(UNUSED.mul_f64(rand::random_range(0.8..1.2))) => {}
+        }
+        if let Err(error) = worker.db.retire_unused(&worker.claimant()).await {
+            warn!(%error, "unused computers are not retired yet");
+        }
+        destroy_retired(&worker).await;
+        let _ = worker.db.fold_depths().await;
+        if compared.elapsed() >= UNKNOWN {
+            compared = Instant::now();
+            compare(&worker).await;
+        }
+    }
+}
+
+/// Destroys what was retired on this engine.
+pub async fn destroy_retired(worker: &Worker) {
+    match worker.db.retired(&worker.engine_id, 32).await {
+        Ok(retired) => {
+            for computer in retired {
+                info!(computer = %computer.computer_name, reason = %computer.reason, "destroying a retired computer");
+                worker.destroy(&computer.computer_name).await;
+            }
+        }
+        Err(error) => warn!(%error, "retired computers are not known now"),
+    }
+}
+
+/// Destroys computers that the database does not know, and forgets warm ones that the engine does not have.
+async fn compare(worker: &Worker) {
+    // The engine first: a computer created after this list is not in it, one recorded before is in the next.
+    let Ok(there) = worker.sandbox.list().await else { return };
+    let Ok(known) = worker.db.known_computers(&worker.engine_id).await else { return };
+    let Ok(retired) = worker.db.retired(&worker.engine_id, i64::MAX).await else { return };
+    let names: HashSet<&str> = known
+        .iter()
+        .map(|computer| computer.computer_name.as_str())
+        .chain(retired.iter().map(|computer| computer.computer_name.as_str()))
+        .collect();
+    for computer in &there {
+        if !names.contains(computer.name.as_str()) && computer.age_s >= AGE_FLOOR_S {
+            warn!(computer = %computer.name, age_s = computer.age_s, "a computer that the database does not know is destroyed");
+            worker.destroy(&computer.name).await;
+        }
+    }
+    let present: HashSet<&str> = there.iter().map(|computer| computer.name.as_str()).collect();
+    for computer in known.iter().filter(|computer| computer.warm_at && computer.free) {
+        if !present.contains(computer.computer_name.as_str()) {
+            info!(computer = %computer.computer_name, "a parked computer is gone; its session starts cold");
+            if let Err(error) = worker.db.forget_warm(&worker.engine_id, &computer.computer_name).await {
+                warn!(%error, "not recorded yet");
+            }
+            worker.parking.take(&computer.computer_name);
+        }
+    }
+}
