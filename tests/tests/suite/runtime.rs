@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use holdfast_protocol::event::Event;
 use holdfast_protocol::harness::{Harness, ScriptedSettings};
-use holdfast_protocol::message::{Answer, Call, EndReason, StartTurn, Status};
+use holdfast_protocol::message::{Answer, Call, CaptureLimits, EndReason, StartTurn, Status};
 use holdfast_protocol::outcome::Outcome;
-use holdfast_protocol::{FailureClass, Fence, PROTOCOL_VERSION, RunId};
+use holdfast_protocol::{CheckpointId, FailureClass, Fence, PROTOCOL_VERSION, RunId};
 use holdfast_worker::channel::{Channel, ChannelError};
 use holdfast_worker::sandbox::{ComputerSpec, Sandbox};
 
@@ -215,4 +215,23 @@ async fn a_successor_takes_the_run_over_by_cursor() {
     let (rest, outcome) = finish(&new, turn.run, seen.next).await;
     assert_eq!((outcome.failure, outcome.model_calls), (None, 1));
     assert!(rest.contains(&Event::Text { text: "two".to_owned() }));
+}
+
+/// Everything but PID 1 stands still for a capture, the bridge that carries it goes on.
+#[tokio::test]
+async fn a_capture_stops_the_agent_and_not_the_bridge() {
+    let place = Place::new().await;
+    let channel = place.channel(1).await;
+    let turn = turn("write a.txt hello\nsay one");
+    start(&channel, &turn).await;
+    assert_eq!(finish(&channel, turn.run, 0).await.1.failure, None);
+    let checkpoint = CheckpointId::generate();
+    let capture = Call::Capture { run: turn.run, checkpoint, limits: CaptureLimits::default() };
+    let Ok(Answer::Captured(captured)) = channel.call(capture, DEADLINE).await else { panic!("no capture") };
+    assert_eq!(captured.stats.changed_paths, ["+ a.txt"]);
+    assert_eq!(hello(&channel).await.stands_at, Some(checkpoint));
+    channel.call(Call::CaptureEnd, DEADLINE).await.expect("ended");
+    let next = StartTurn { expect_native: Some(turn.new_native.clone()), ..self::turn("recall") };
+    start(&channel, &next).await;
+    assert_eq!(finish(&channel, next.run, 0).await.1.result, "one");
 }

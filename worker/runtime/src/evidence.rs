@@ -10,6 +10,12 @@ const V2: &str = "/sys/fs/cgroup";
 /// Less than this is full: a program that failed to write has perhaps just removed a small file.
 const FULL_BELOW: u64 = 64 << 10;
 
+/// How many tasks this computer may have, if somebody limits them.
+pub fn task_limit() -> Option<usize> {
+    let read = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
+    read("/sys/fs/cgroup/pids.max").or_else(|| read("/sys/fs/cgroup/pids/pids.max"))
+}
+
 /// How often the kernel killed for memory in this computer, at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Kills(Option<u64>);

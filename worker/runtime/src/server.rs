@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::net::sockopt::socket_peercred;
 
 use crate::computer::Computer;
+use crate::evidence;
 use crate::harden;
 use crate::process::reaper::Reaper;
 use crate::settings::{Admit, Settings};
@@ -41,7 +42,7 @@ pub fn run(settings: Settings) -> Result<(), String> {
     let reaper = Arc::new(Reaper::default());
     let reaping = Arc::clone(&reaper);
     sync::thread("reaper", move || reaping.run()).map_err(|error| format!("no thread for the reaper: {error}"))?;
-    sync::start_pool();
+    sync::start_pool(evidence::task_limit());
     let admit = settings.admit;
     let server = Arc::new(Server { computer: Computer::new(settings, reaper), admission: Admission::default() });
     accept(&listener, &server, admit)

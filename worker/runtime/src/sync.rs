@@ -14,6 +14,8 @@ use std::thread;
 const STACK: usize = 4 << 20;
 /// A run takes three, a worker one and one for each call that waits; a successor comes while its predecessor is still there.
 const THREADS: usize = 12;
+/// The pool takes one of so many tasks that the computer may have: a bridge is no bridge if it cannot be started.
+const SHARE: usize = 5;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -34,9 +36,9 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes the lasting threads; fewer where the process limit is that small.
-pub fn start_pool() {
-    for _ in 0..THREADS {
+/// Makes the lasting threads; fewer where the limit of tasks is small.
+pub fn start_pool(task_limit: Option<usize>) {
+    for _ in 0..task_limit.map_or(THREADS, |limit| THREADS.min(limit / SHARE)) {
         lock(&POOL.state).idle += 1;
         if thread("pool", || POOL.work()).is_err() {
             lock(&POOL.state).idle -= 1;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "all of this is tests")]
 
 mod admission;
+mod checkpoints;
 mod claude;
 mod computer;
 mod ends;
