@@ -153,13 +153,13 @@ async fn what_is_cut_off_leaves_no_name() {
     let whole: Vec<_> = tar(vec![Entry::bytes("file", 0o644, vec![7; 4 << 20])]).collect().await;
     let half = whole.len() / 2;
     assert!(half > 1, "the tar comes in pieces");
-    let whole: Vec<_> = whole.into_iter().map(|piece| piece.expect("a piece")).collect();
-    let pieces = || whole[..half].to_vec().into_iter().map(Ok);
-    let cut = stream::iter(pieces().chain([Err(std::io::Error::other("cut"))])).boxed();
+    let first: Vec<_> = whole.into_iter().take(half).map(|piece| piece.expect("a piece")).collect();
+    let broken = stream::iter([Err(std::io::Error::other("cut"))]);
+    let cut = stream::iter(first.clone()).map(Ok).chain(broken).boxed();
     engine.import_image(&name, &[], cut, deadline).await.expect_err("a cut import");
     assert_eq!(engine.image(&name).await.expect("the engine answers"), None);
     // The sender goes silent and is gone.
-    let silent = stream::iter(pieces()).chain(stream::pending()).boxed();
+    let silent = stream::iter(first).map(Ok).chain(stream::pending()).boxed();
     engine.import_image(&name, &[], silent, Duration::from_millis(500)).await.expect_err("an import without an end");
     assert_eq!(engine.image(&name).await.expect("the engine answers"), None);
     let recipe = Recipe { name: &name, network: "none", fresh: false };
