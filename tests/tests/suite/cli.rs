@@ -12,6 +12,7 @@ use tokio::process::Command;
 
 mod batch;
 mod files;
+mod tree;
 mod watch;
 
 /// A port nobody listens on.
@@ -148,7 +149,10 @@ async fn a_submission_never_misses_the_end_of_its_predecessor() {
 async fn what_is_wrong_is_told_in_one_line_with_a_hint() {
     let test = TestDb::create().await;
     catalog(&test.db, QueuePolicy { max_depth: 1, ..QueuePolicy::default() }).await;
-    ok(&test.url, &["submit", "--session", "night", "one"]).await;
+    for _ in 0..2 {
+        // A repeat is answered however full the queue is.
+        ok(&test.url, &["submit", "--session", "night", "--key", "k", "one"]).await;
+    }
     let cases: [&[&str]; 9] = [
         &["submit", "--agent", "scriptd", "x"],
         &["submit", "--queue", "defualt", "x"],
