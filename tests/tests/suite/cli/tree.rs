@@ -59,7 +59,11 @@ async fn recovery_point(test: &TestDb) {
     let worker = TestWorker::start(&test.db, "e1").await;
     let grant = worker.granted(&test.db, turn.trim().parse().expect("an id")).await;
     let publication = stage(&test.db, &grant).await;
-    sqlx::query("update checkpoints set manifest = $1").bind(id.0.as_slice()).execute(test.db.pool()).await.unwrap();
+    sqlx::query("update checkpoints set manifest = $1")
+        .bind(id.0.as_slice())
+        .execute(test.db.pool())
+        .await
+        .expect("updated");
     test.db.commit(&grant.lease, &publication).await.expect("committed");
 }
 

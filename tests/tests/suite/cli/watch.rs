@@ -13,7 +13,7 @@ use super::*;
 /// The next due turn, once there is one.
 pub(super) async fn take(db: &Db, worker: &TestWorker) -> Grant {
     for _ in 0..2_000 {
-        if let Some(turn) = db.next_due(&["default".to_owned()]).await.unwrap() {
+        if let Some(turn) = db.next_due(&["default".to_owned()]).await.expect("the database answers") {
             return worker.granted(db, turn).await;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -25,7 +25,9 @@ async fn append(db: &Db, grant: &Grant, from: u64, events: Vec<Event>) {
     let events: Vec<JournalEvent> =
         (from..).zip(events).map(|(cursor, event)| JournalEvent { cursor, at_ms: cursor, event, raw: None }).collect();
     let next = from + events.len() as u64;
-    db.append_events(&grant.lease, from, next, &encode_events(&events).unwrap()).await.unwrap();
+    db.append_events(&grant.lease, from, next, &encode_events(&events).expect("events encode"))
+        .await
+        .expect("the database answers");
 }
 
 fn said(text: &str) -> Event {
