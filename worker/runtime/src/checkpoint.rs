@@ -15,7 +15,7 @@ use holdfast_protocol::message::{
 use holdfast_protocol::object::{Object, ObjectId, ObjectKind};
 use holdfast_protocol::tree::{CHUNKER, Manifest, TREE_FORMAT};
 
-use beneath::OpenDir;
+use beneath::Opened;
 use filter::Filter;
 use harvest::{Harvest, Reader, Side};
 use restore::Restore;
@@ -236,7 +236,7 @@ impl Checkpointer {
     ) -> Result<(Harvest, Manifest), Refusal> {
         let open = |root: &PathBuf| {
             let path = root.as_os_str().as_encoded_bytes();
-            OpenDir::root(root).map_err(|errno| fault::refusal(errno, "opening", path))
+            Opened::root(root).map_err(|errno| fault::refusal(errno, "opening", path))
         };
         let (workspace, own) = (open(&self.roots.workspace)?, open(&self.roots.native)?);
         let mut scan = scan::Scan::new(limits);

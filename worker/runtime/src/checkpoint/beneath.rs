@@ -1,7 +1,7 @@
 //! Directories beneath a root, opened one component at a time and never through a link. No `..`, no absolute name and no
 //! symlink is ever followed, so nothing the agent or an archive puts there leads outside.
 //!
-//! A directory its owner may not read is opened up while it is in use and closed again when it is dropped. If the process
+//! What its owner may not read is opened up while it is in use and closed again when it is dropped. If the process
 //! dies in between, the computer dies with it.
 
 use std::collections::VecDeque;
@@ -17,14 +17,14 @@ const DIR: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
-/// An open directory that can be listed and entered.
-pub(super) struct OpenDir {
+/// An open directory that can be listed and entered, or an open file that can be read.
+pub(super) struct Opened {
     fd: OwnedFd,
     /// What its mode was, if it had to be opened up.
     closed: Option<Mode>,
 }
 
-impl OpenDir {
+impl Opened {
     pub(super) fn root(path: &Path) -> Result<Self, Errno> {
         Self::open(rustix::fs::CWD, path.as_os_str().as_encoded_bytes())
     }
@@ -47,16 +47,21 @@ impl OpenDir {
         Ok(Self { fd, closed })
     }
 
-    /// A regular file in it, for reading.
-    pub(super) fn read(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
+    /// A regular file in it, for reading. It stays opened up while it is in use: reading its attributes takes the same
+    /// right as opening it.
+    pub(super) fn read(&self, name: &[u8]) -> Result<Self, Errno> {
         match openat(&self.fd, name, READ, Mode::empty()) {
             Err(Errno::ACCESS) => {
                 let mode = unlock(self.fd.as_fd(), name, FileType::RegularFile, Mode::RUSR)?;
-                let opened = openat(&self.fd, name, READ, Mode::empty());
-                chmodat(&self.fd, name, mode, AtFlags::empty())?;
-                opened
+                match openat(&self.fd, name, READ, Mode::empty()) {
+                    Ok(fd) => Ok(Self { fd, closed: Some(mode) }),
+                    Err(errno) => {
+                        chmodat(&self.fd, name, mode, AtFlags::empty())?;
+                        Err(errno)
+                    }
+                }
             }
-            other => other,
+            opened => Ok(Self { fd: opened?, closed: None }),
         }
     }
 
@@ -66,13 +71,13 @@ impl OpenDir {
     }
 }
 
-impl AsFd for OpenDir {
+impl AsFd for Opened {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Drop for OpenDir {
+impl Drop for Opened {
     fn drop(&mut self) {
         if let Some(mode) = self.closed {
             let _ = fchmod(&self.fd, mode);
@@ -134,15 +139,15 @@ impl Dirs {
 
 /// Stands in one directory of a root and moves to the next by the shortest way.
 pub(super) struct Cursor {
-    chain: Vec<(u32, OpenDir)>,
+    chain: Vec<(u32, Opened)>,
 }
 
 impl Cursor {
     pub(super) fn new(root: &Path) -> Result<Self, Errno> {
-        Ok(Self { chain: vec![(0, OpenDir::root(root)?)] })
+        Ok(Self { chain: vec![(0, Opened::root(root)?)] })
     }
 
-    pub(super) fn at(&mut self, dirs: &Dirs, index: u32) -> Result<&mut OpenDir, Errno> {
+    pub(super) fn at(&mut self, dirs: &Dirs, index: u32) -> Result<&mut Opened, Errno> {
         let mut down = Vec::new();
         let mut next = index;
         while self.chain.get(dirs.depth(next) as usize).is_none_or(|(open, _)| *open != next) {
@@ -152,7 +157,7 @@ impl Cursor {
         self.chain.truncate(dirs.depth(next) as usize + 1);
         for index in down.into_iter().rev() {
             let parent = &self.chain.last().expect("the root is always open").1;
-            let opened = OpenDir::open(parent.as_fd(), &dirs.0[index as usize].2)?;
+            let opened = Opened::open(parent.as_fd(), &dirs.0[index as usize].2)?;
             self.chain.push((index, opened));
         }
         Ok(&mut self.chain.last_mut().expect("the root is always open").1)

@@ -9,7 +9,7 @@ use holdfast_protocol::tree::{Body, Content, Entry, INLINE_FILE, Meta, Node, PAC
 use rustix::fs::{FileType, fstat, readlinkat};
 use rustix::io::Errno;
 
-use super::beneath::OpenDir;
+use super::beneath::Opened;
 use super::content::{Where, segments, whole};
 use super::fault::refusal;
 use super::filter::Filter;
@@ -40,7 +40,7 @@ impl<'a> Walk<'a> {
         Self { harvest, stats, limits, side, links, shared: HashMap::new(), path: Vec::new() }
     }
 
-    pub(super) fn root(mut self, dir: &OpenDir, filter: &Filter) -> Result<Root, Refusal> {
+    pub(super) fn root(mut self, dir: &Opened, filter: &Filter) -> Result<Root, Refusal> {
         let stat = fstat(dir).map_err(|errno| refusal(errno, "reading", b""))?;
         let meta = Meta { xattrs: xattrs(dir, b"")?, ..Listed::new(b"", &stat).meta() };
         let node = match self.directory(dir, 0, filter)? {
@@ -50,7 +50,7 @@ impl<'a> Walk<'a> {
         Ok(Root { node, meta })
     }
 
-    fn directory(&mut self, dir: &OpenDir, index: u32, filter: &Filter) -> Result<Built, Refusal> {
+    fn directory(&mut self, dir: &Opened, index: u32, filter: &Filter) -> Result<Built, Refusal> {
         self.stats.directories += 1;
         let mut builder = DirBuilder::new(self.side, index);
         for listed in list(dir, filter, &self.path)? {
@@ -70,7 +70,7 @@ impl<'a> Walk<'a> {
     /// `None` where there is nothing to keep: it vanished, or it is no file, directory or link.
     fn entry(
         &mut self,
-        dir: &OpenDir,
+        dir: &Opened,
         index: u32,
         listed: &Listed,
         filter: &Filter,
@@ -94,8 +94,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn child(&mut self, dir: &OpenDir, index: u32, listed: &Listed, filter: &Filter) -> Result<(Meta, Body), Failed> {
-        let child = OpenDir::open(dir.as_fd(), &listed.name).map_err(|errno| self.failed(errno))?;
+    fn child(&mut self, dir: &Opened, index: u32, listed: &Listed, filter: &Filter) -> Result<(Meta, Body), Failed> {
+        let child = Opened::open(dir.as_fd(), &listed.name).map_err(|errno| self.failed(errno))?;
         let meta = Meta { xattrs: xattrs(&child, &self.path)?, ..listed.meta() };
         let index = self.harvest.dirs[self.side as usize].add(index, &listed.name);
         let filter = filter.child(&listed.name).expect("only taken entries are listed");
@@ -108,7 +108,7 @@ impl<'a> Walk<'a> {
 
     fn file(
         &mut self,
-        dir: &OpenDir,
+        dir: &Opened,
         index: u32,
         listed: &Listed,
         builder: &mut DirBuilder,

@@ -10,7 +10,7 @@ use holdfast_protocol::tree::DEPTH_MAX;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 
-use super::beneath::OpenDir;
+use super::beneath::Opened;
 use super::fault::{refusal, shown};
 use super::filter::Filter;
 use super::list::list;
@@ -56,7 +56,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Looks over one root and gives its hard links.
-    pub(super) fn root(&mut self, root: &OpenDir, filter: &Filter) -> Result<Links, Refusal> {
+    pub(super) fn root(&mut self, root: &Opened, filter: &Filter) -> Result<Links, Refusal> {
         self.path.clear();
         self.linked.clear();
         self.index.clear();
@@ -86,7 +86,7 @@ impl<'a> Scan<'a> {
         Err(Refusal::CaptureRejected(text))
     }
 
-    fn directory(&mut self, dir: &OpenDir, filter: &Filter, depth: u32) -> Result<(), Refusal> {
+    fn directory(&mut self, dir: &Opened, filter: &Filter, depth: u32) -> Result<(), Refusal> {
         let listed = list(dir, filter, &self.path)?;
         self.entries += listed.len() as u64;
         self.fullest.offer(listed.len() as u64, &self.path);
@@ -102,7 +102,7 @@ impl<'a> Scan<'a> {
                     self.too_deep = true;
                     self.deepest.offer(u64::from(depth) + 1, &self.path);
                 }
-                FileType::Directory => match OpenDir::open(dir.as_fd(), &entry.name) {
+                FileType::Directory => match Opened::open(dir.as_fd(), &entry.name) {
                     Ok(child) => {
                         let filter = filter.child(&entry.name).expect("only taken entries are listed");
                         self.directory(&child, filter, depth + 1)?;

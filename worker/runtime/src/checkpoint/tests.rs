@@ -4,15 +4,16 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use holdfast_protocol::CheckpointId;
 use holdfast_protocol::message::{Answer, BATCH_BYTES, CaptureLimits, Captured, Refusal};
 use holdfast_protocol::object::{Object, ObjectId};
+use holdfast_protocol::{AGENT_UID, CheckpointId};
 
 use super::{Checkpointer, Nobody, Roots};
 
 mod generate;
 mod hostile;
 mod kept;
+mod stops;
 mod walker;
 
 /// A computer without processes.
@@ -26,6 +27,11 @@ impl Computer {
         let dir = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(dir.path().join("workspace")).expect("a workspace");
         std::fs::create_dir_all(dir.path().join("native/home/log")).expect("a native root");
+        for path in [".", "workspace", "native", "native/home", "native/home/log"] {
+            if std::os::unix::fs::chown(dir.path().join(path), Some(AGENT_UID), None).is_err() {
+                assert_ne!(rustix::process::geteuid().as_raw(), 0, "root gives its directories away");
+            }
+        }
         let checkpointer = Checkpointer::new(roots(dir.path()), Box::new(Nobody));
         Self { dir, checkpointer }
     }
@@ -83,6 +89,18 @@ impl Computer {
             answer = self.checkpointer.restore_objects(batch)?;
         }
     }
+}
+
+/// Runs as somebody for whom mode 000 means something, where the test itself is root.
+fn as_agent<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let agent = scope.spawn(|| {
+            // SAFETY: changes how this one thread is seen by file systems, and the thread ends here.
+            unsafe { libc::setfsuid(AGENT_UID) };
+            work()
+        });
+        agent.join().expect("the agent's thread does not panic")
+    })
 }
 
 type Store = HashMap<ObjectId, Object>;

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use holdfast_protocol::message::CaptureLimits;
 use holdfast_protocol::tree::Manifest;
@@ -11,42 +12,45 @@ use proptest::prelude::*;
 
 use super::generate::{build, bytes, items};
 use super::walker::describe;
-use super::{Computer, Refusal, Store};
+use super::{Computer, Refusal, Store, as_agent};
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_restored_tree_is_the_same_tree(items in items(50), native in items(8)) {
         let (mut first, mut twin, mut second) = (Computer::new(), Computer::new(), Computer::new());
-        for computer in [&first, &twin] {
-            build(&computer.workspace(), &items);
-            fs::create_dir(computer.native().join("home/projects")).expect("a directory");
-            build(&computer.native().join("home/projects"), &native);
-            fs::write(computer.native().join("home/auth.json"), "secret").expect("a file");
-            set_mtimes(computer);
-        }
+        let dirs = [&first, &twin].map(|computer| computer.dir.path().to_path_buf());
+        as_agent(|| {
+            for dir in dirs {
+                build(&dir.join("workspace"), &items);
+                fs::create_dir(dir.join("native/home/projects")).expect("a directory");
+                build(&dir.join("native/home/projects"), &native);
+                fs::write(dir.join("native/home/auth.json"), "secret").expect("a file");
+                set_mtimes(&dir);
+            }
+        });
         let before = describe(&first.workspace());
         let mut store = Store::new();
-        let (captured, _) = first.capture(&mut store);
+        let (captured, other) = as_agent(|| (first.capture(&mut store).0, twin.capture(&mut Store::new()).0));
         prop_assert_eq!(&before, &describe(&first.workspace()), "a capture changes nothing");
-        prop_assert_eq!(captured.manifest, twin.capture(&mut Store::new()).0.manifest, "equal trees make equal objects");
+        prop_assert_eq!(captured.manifest, other.manifest, "equal trees make equal objects");
 
-        second.restore(&store, captured.manifest).expect("a restore");
+        as_agent(|| second.restore(&store, captured.manifest)).expect("a restore");
         prop_assert_eq!(&before, &describe(&second.workspace()));
         let projects = |computer: &Computer| describe(&computer.native().join("home/projects"));
         prop_assert_eq!(projects(&first), projects(&second));
         prop_assert!(!second.native().join("home/auth.json").exists());
-        let (again, sent) = second.capture(&mut store);
+        let (again, sent) = as_agent(|| second.capture(&mut store));
         prop_assert_eq!((again.manifest, sent), (captured.manifest, 0), "a restored tree is known whole");
         prop_assert_eq!(again.stats.changed_paths, Vec::<String>::new());
     }
 }
 
 /// The directories that no item made get one time.
-fn set_mtimes(computer: &Computer) {
+fn set_mtimes(root: &Path) {
     for path in ["workspace", "native/home/projects", "native/home", "native"] {
-        let dir = fs::File::open(computer.dir.path().join(path)).expect("a directory");
+        let dir = fs::File::open(root.join(path)).expect("a directory");
         dir.set_modified(std::time::UNIX_EPOCH + std::time::Duration::new(1_700_000_000, 123_456_789)).expect("a time");
     }
 }
