@@ -169,3 +169,23 @@ fn a_restore_is_taken_up_again_and_done_once() {
     engine.touched();
     assert_eq!(engine.restore_begin(checkpoint, top), Err(Refusal::NotBlank));
 }
+
+#[test]
+fn a_full_disk_is_named_and_spoils_the_computer() {
+    let (mut store, mut computer) = (Store::new(), Computer::new());
+    let workspace = std::ffi::CString::new(computer.workspace().into_os_string().into_encoded_bytes()).expect("a path");
+    let tmpfs = c"tmpfs".as_ptr();
+    // SAFETY: plain pointers to live strings.
+    if unsafe { libc::mount(tmpfs, workspace.as_ptr(), tmpfs, 0, c"size=1m,nr_inodes=4".as_ptr().cast()) } != 0 {
+        return eprintln!("left out: no right to mount a small file system");
+    }
+    let file = |n: u8| entry(&[b'a' + n], Body::File { size: 1, content: Content::Inline(vec![n]), link: None });
+    let id = leaf(&mut store, (0..10).map(file).collect());
+    let top = manifest(&mut store, id);
+    let refused = computer.restore(&store, top);
+    let again = computer.restore(&store, top);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::umount2(workspace.as_ptr(), libc::MNT_DETACH) }, 0);
+    assert!(matches!(&refused, Err(Refusal::DiskFull(text)) if text.contains("`d`")), "{refused:?}");
+    assert_eq!(refused, again);
+}

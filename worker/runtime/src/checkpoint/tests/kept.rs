@@ -147,7 +147,7 @@ fn a_file_that_changes_before_it_is_read_again_is_refused() {
 fn deep_directories_and_many_names_are_kept() {
     let (mut computer, mut store, mut other) = (Computer::new(), Store::new(), Computer::new());
     let mut deep = computer.workspace();
-    for n in 0..200 {
+    for n in 0..256 {
         deep.push(format!("d{n}"));
     }
     fs::create_dir_all(&deep).expect("directories");
