@@ -46,6 +46,8 @@ pub async fn keep_house(worker: Arc<Worker>) {
         }
         destroy_retired(&worker).await;
         let _ = worker.db.fold_depths().await;
+        // What a submitter that died between opening and releasing a batch left behind.
+        let _ = worker.db.release_batches().await;
         if compared.elapsed() >= UNKNOWN {
             compared = Instant::now();
             compare(&worker).await;
