@@ -47,7 +47,7 @@ pub async fn default_agent(context: &Context, session: Option<&str>) -> Result<A
 pub async fn queue(context: &Context, name: &str) -> Result<QueueRow, Stop> {
     let db = context.db().await?;
     if name == DEFAULT_QUEUE {
-        db.ensure_default_queue().await?;
+        db.ensure_queue(DEFAULT_QUEUE).await?;
     }
     if let Some(queue) = db.queue(name).await? {
         return Ok(queue);

@@ -58,6 +58,8 @@ async fn turn(house: &House, publisher: &Publisher, session: &str, samples: &mut
         tokio::time::sleep(Duration::from_micros(500)).await;
     }
     samples.since(TOTAL, since);
+    // The phases after the run's end are written when the computer is parked.
+    tokio::time::sleep(Duration::from_millis(250)).await;
     let phases: serde_json::Value = sqlx::query_scalar("select phases_ms from runs where turn_id = $1")
         .bind(turn.0)
         .fetch_one(house.db().pool())
@@ -112,12 +114,10 @@ async fn main() {
     turn(&house, &publisher, "w", &mut Samples::default()).await;
     for _ in 0..ROUNDS {
         // Parked before the next one: what is measured is a resume.
-        tokio::time::sleep(Duration::from_millis(300)).await;
         turn(&house, &publisher, "w", &mut warm).await;
     }
     for n in 0..ROUNDS {
         turn(&house, &publisher, &format!("c{n}"), &mut Samples::default()).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
         for name in house.computers().await {
             house.docker.destroy(&name).await.expect("destroyed");
         }

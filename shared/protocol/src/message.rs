@@ -94,6 +94,9 @@ pub enum Refusal {
     BadObject(String),
     #[error("the workspace cannot be saved as it is: {0}")]
     CaptureRejected(String),
+    /// Something still moved while it was read; capturing again may do.
+    #[error("the workspace did not stand still: {0}")]
+    Unsettled(String),
     #[error("the computer's disk is full: {0}")]
     DiskFull(String),
     #[error("the runtime failed: {0}")]

@@ -122,11 +122,17 @@ impl Db {
         Ok(applied)
     }
 
-    /// Makes the queue `default` with the default policy, if nobody applied one.
-    pub async fn ensure_default_queue(&self) -> Result<()> {
-        if self.queue(DEFAULT_QUEUE).await?.is_none() {
-            self.apply_queues(&[(DEFAULT_QUEUE.to_owned(), QueuePolicy::default())]).await?;
-        }
+    /// The queue with the default policy, unless somebody has applied one.
+    pub async fn ensure_queue(&self, queue: &str) -> Result<()> {
+        let policy = serde_json::to_value(QueuePolicy::default()).expect("a policy always encodes");
+        sqlx::query(
+            "with q as (insert into queues (name, revision) values ($1, 1) on conflict do nothing returning name)
+             insert into queue_policies (queue, revision, policy) select name, 1, $2 from q",
+        )
+        .bind(queue)
+        .bind(policy)
+        .execute(self.pool())
+        .await?;
         Ok(())
     }
 

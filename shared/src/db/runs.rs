@@ -211,7 +211,9 @@ impl Db {
     }
 
     /// Parking is over: the lease is free, the computer stays warm. Touches nothing if a newer lease was granted.
-    pub async fn release_lease(&self, lease: &Lease, kept: Parked) -> Result<bool> {
+    ///
+    /// `phases_ms` are those that ended after the run did (commit, park).
+    pub async fn release_lease(&self, lease: &Lease, kept: Parked, phases_ms: &Value) -> Result<bool> {
         let done = sqlx::query(
             "with b as (
                  update sandbox_bindings set state = 'free', lease_token = null, worker_id = null, turn_id = null, run_id = null,
@@ -220,6 +222,7 @@ impl Db {
                         updated_at = clock_timestamp()
                  where session_id = $1 and fence = $2 and lease_token = $3
                  returning computer_name, engine_id, provider, session_id, generation),
+             late as (update runs set phases_ms = phases_ms || $5 where id = $6 and lease_token = $3),
              gone as (
                  insert into retired_computers (computer_name, engine_id, provider, session_id, generation, reason)
                  select computer_name, engine_id, provider, session_id, generation, 'not parked' from b
@@ -230,6 +233,8 @@ impl Db {
         .bind(lease.fence.get() as i64)
         .bind(lease.token.0)
         .bind(kept == Parked::Warm)
+        .bind(phases_ms)
+        .bind(lease.run.0)
         .execute(self.pool())
         .await?;
         Ok(done.rows_affected() == 1)

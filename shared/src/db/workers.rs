@@ -12,7 +12,6 @@ use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use super::{Db, DbError, Result};
-use crate::domain::policy::QueuePolicy;
 
 /// What a worker says of itself.
 #[derive(Clone, Debug)]
@@ -164,20 +163,6 @@ impl Db {
             .bind(body)
             .execute(self.pool())
             .await?;
-        Ok(())
-    }
-
-    /// The queue with the default policy, unless somebody has applied one.
-    pub async fn ensure_queue(&self, queue: &str) -> Result<()> {
-        let policy = serde_json::to_value(QueuePolicy::default()).expect("a policy always encodes");
-        sqlx::query(
-            "with q as (insert into queues (name, revision) values ($1, 1) on conflict do nothing returning name)
-             insert into queue_policies (queue, revision, policy) select name, 1, $2 from q",
-        )
-        .bind(queue)
-        .bind(policy)
-        .execute(self.pool())
-        .await?;
         Ok(())
     }
 

@@ -20,7 +20,8 @@ where
 async fn a_session_goes_on_warm_and_cold_with_files_and_conversation() {
     let house = House::new(quick_policy()).await;
     let worker = WorkerProcess::start(&house.test, &WorkerOptions::new(&house.queue));
-    let first = house.submit("s", "mkdir a\nwrite a/b.txt hello\nchmod 600 a/b.txt\nlink b.txt a/l\nsay I wrote a/b.txt").await;
+    let first =
+        house.submit("s", "mkdir a\nwrite a/b.txt hello\nchmod 600 a/b.txt\nlink b.txt a/l\nsay I wrote a/b.txt").await;
     assert_eq!(until(house.db(), first, ENDED, LONG, &[&worker]).await, "succeeded");
     let second = house.submit("s", "run cat a/b.txt && stat -c %a a/b.txt && readlink a/l\nrecall").await;
     assert_eq!(until(house.db(), second, ENDED, LONG, &[&worker]).await, "succeeded");

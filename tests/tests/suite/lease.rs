@@ -80,7 +80,7 @@ async fn a_stale_worker_writes_nothing_after_a_takeover() {
     lost(db.stopping(&old.lease).await);
     lost(db.fail(&old.lease, &old.policy, old.spent, &RunEnd::new(FailureClass::HarnessError, "stale")).await);
     lost(db.replace_computer(&old.lease, "default", "scripted", "stale").await);
-    assert!(!db.release_lease(&old.lease, Parked::Gone).await.unwrap());
+    assert!(!db.release_lease(&old.lease, Parked::Gone, &json!({})).await.unwrap());
     let publication = stage(db, &new).await;
     lost(db.commit(&old.lease, &publication).await);
     assert_eq!(value::<String>(db, "select state from turns").await, "saving");
@@ -183,7 +183,7 @@ async fn warm_is_only_what_a_commit_parked_at_the_recovery_point() {
     let second = submit(db, "s", "two").await;
     let next = db.commit(&first.lease, &publication).await.unwrap().expect("a next head");
     assert_eq!(next.turn, second);
-    assert!(db.release_lease(&first.lease, Parked::Warm).await.unwrap());
+    assert!(db.release_lease(&first.lease, Parked::Warm, &json!({})).await.unwrap());
     let second = worker.granted(db, second).await;
     assert!(second.computer.warm && second.computer.name == first.computer.name);
     assert_eq!(second.recovery_point.map(|point| point.checkpoint), Some(publication.checkpoint));
@@ -207,7 +207,7 @@ async fn a_warm_computer_of_another_engine_is_left_to_that_engine() {
     let first = w1.granted(db, submit(db, "s", "one").await).await;
     let publication = stage(db, &first).await;
     db.commit(&first.lease, &publication).await.unwrap();
-    db.release_lease(&first.lease, Parked::Warm).await.unwrap();
+    db.release_lease(&first.lease, Parked::Warm, &json!({})).await.unwrap();
     let second = w2.granted(db, submit(db, "s", "two").await).await;
     assert!(!second.computer.warm);
     let retired = db.retired("e1", 10).await.unwrap();

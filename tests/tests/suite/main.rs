@@ -8,6 +8,7 @@ mod image;
 mod layout;
 mod lease;
 mod model;
+mod outages;
 mod queue;
 mod runtime;
 mod sandbox;

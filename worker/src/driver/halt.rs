@@ -65,7 +65,7 @@ impl Halt {
             Refusal::NativeStateMissing { .. } => FailureClass::NativeStateMissing,
             Refusal::Harness(_) => FailureClass::HarnessError,
             Refusal::BadObject(_) | Refusal::NotBlank => FailureClass::RestoreFailed,
-            Refusal::CaptureRejected(_) => FailureClass::CheckpointRejected,
+            Refusal::CaptureRejected(_) | Refusal::Unsettled(_) => FailureClass::CheckpointRejected,
             Refusal::DiskFull(_) => FailureClass::DiskFull,
             Refusal::Protocol { .. } => FailureClass::SandboxUnavailable,
             Refusal::OtherRun { .. } | Refusal::UnknownRun | Refusal::Internal(_) => otherwise,

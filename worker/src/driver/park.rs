@@ -5,7 +5,7 @@
 //! retire the computer; the recovery point is committed already.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_protocol::message::Call;
 use holdfast_shared::db::runs::Parked;
@@ -22,9 +22,10 @@ impl Drive {
     pub(super) fn park_computer(&mut self) -> Result<Option<TurnEvent>, Halt> {
         let worker = Arc::clone(&self.worker);
         let (lease, name) = (self.grant.lease, self.computer.name.clone());
+        let mut phases = self.phases.clone();
         let Some(channel) = self.channel.take().filter(|_| !self.grant.policy.warm_for.0.is_zero()) else {
             self.worker.background("let go", async move {
-                if let Err(error) = worker.db.release_lease(&lease, Parked::Gone).await {
+                if let Err(error) = worker.db.release_lease(&lease, Parked::Gone, &phases.json()).await {
                     warn!(%error, "the lease was not released; the sweeper frees it");
                 }
                 worker.nudge_sweep();
@@ -43,6 +44,7 @@ impl Drive {
                 debug!(computer = %name, "taken by the next turn");
                 return;
             }
+            let since = Instant::now();
             let kept = match worker.sandbox.pause(&name).await {
                 Ok(()) => {
                     parked.set_paused();
@@ -55,7 +57,8 @@ impl Drive {
                 }
             };
             drop(gate);
-            match worker.db.release_lease(&lease, kept).await {
+            phases.add("park", since);
+            match worker.db.release_lease(&lease, kept, &phases.json()).await {
                 Ok(true) if kept == Parked::Gone => worker.nudge_sweep(),
                 Ok(_) => {}
                 Err(error) => warn!(%error, "the lease was not released; the sweeper frees it"),

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast_protocol::message::CaptureLimits;
+use holdfast_protocol::message::{Call, CaptureLimits, Refusal};
 use holdfast_protocol::outcome::Outcome;
 use holdfast_protocol::{CheckpointId, FailureClass};
 use holdfast_shared::db::end::Publication;
@@ -69,16 +69,22 @@ impl Drive {
             match transfer::capture(&channel, store, namespace, run, checkpoint, limits, CAPTURE_DEADLINE).await {
                 Ok(report) => break report,
                 Err(error) => {
-                    if let Some(refusal) = error.refusal() {
+                    if let Some(refusal) = error.refusal().filter(|refusal| !matches!(refusal, Refusal::Unsettled(_))) {
                         return Err(Halt::refused(refusal, FailureClass::CheckpointRejected));
                     }
                     tries += 1;
+                    let refused = error.refusal().is_some();
                     let line = super::halt::chain(&anyhow::Error::new(error));
                     if tries >= 5 {
                         return Err(Halt::run(FailureClass::CheckpointRejected, line));
                     }
                     warn!(error = %line, tries, "the capture did not get through; capturing again");
-                    self.channel = None;
+                    if refused {
+                        // What it stopped goes on, and is stopped anew.
+                        let _ = channel.call(Call::CaptureEnd, Duration::from_secs(5)).await;
+                    } else {
+                        self.channel = None;
+                    }
                     tokio::time::sleep(Duration::from_millis(100 << tries)).await;
                 }
             }

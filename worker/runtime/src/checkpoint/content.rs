@@ -132,7 +132,7 @@ impl Read for Extent<'_> {
 fn changed(error: &std::io::Error, path: &[u8]) -> Refusal {
     match error.kind() {
         std::io::ErrorKind::UnexpectedEof => {
-            Refusal::CaptureRejected(format!("`{}` became shorter while it was saved", shown(path)))
+            Refusal::Unsettled(format!("`{}` became shorter while it was saved", shown(path)))
         }
         _ => Refusal::Internal(format!("reading `{}`: {error}", shown(path))),
     }

@@ -8,7 +8,8 @@ pub(super) fn refusal(errno: Errno, doing: &str, path: &[u8]) -> Refusal {
     let text = format!("{doing} `{}`: {errno}", shown(path));
     match errno {
         Errno::NOSPC | Errno::DQUOT => Refusal::DiskFull(text),
-        Errno::ACCESS | Errno::PERM | Errno::AGAIN => Refusal::CaptureRejected(text),
+        Errno::ACCESS | Errno::PERM => Refusal::CaptureRejected(text),
+        Errno::AGAIN => Refusal::Unsettled(text),
         _ => Refusal::Internal(text),
     }
 }

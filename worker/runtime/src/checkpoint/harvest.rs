@@ -97,7 +97,7 @@ impl Harvest {
             return Ok(object);
         }
         let names: Vec<String> = spots.iter().take(3).map(|spot| spot.shown(&self.dirs)).collect();
-        Err(Refusal::CaptureRejected(format!("a file changed while it was saved, one of: {}", names.join(", "))))
+        Err(Refusal::Unsettled(format!("a file changed while it was saved, one of: {}", names.join(", "))))
     }
 }
 
@@ -130,7 +130,7 @@ impl<'a> Reader<'a> {
     fn append(&mut self, dirs: &[Dirs; 2], spot: &Spot<'_>, into: &mut Vec<u8>) -> Result<(), Refusal> {
         let side = spot.side as usize;
         let failed = |errno| match errno {
-            Errno::NOENT => Refusal::CaptureRejected(format!("`{}` vanished while it was saved", spot.shown(dirs))),
+            Errno::NOENT => Refusal::Unsettled(format!("`{}` vanished while it was saved", spot.shown(dirs))),
             errno => refusal(errno, "reading", &dirs[side].path(spot.dir, spot.name)),
         };
         let cursor = match &mut self.cursors[side] {

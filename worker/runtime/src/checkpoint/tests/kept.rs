@@ -140,7 +140,7 @@ fn a_file_that_changes_before_it_is_read_again_is_refused() {
     assert!(computer.checkpointer.capture_read(&ids).is_ok(), "what was captured is still there");
     fs::write(&path, bytes(100_000, 2)).expect("a change");
     let refused = computer.checkpointer.capture_read(&ids);
-    assert!(matches!(&refused, Err(Refusal::CaptureRejected(text)) if text.contains('f')), "{refused:?}");
+    assert!(matches!(&refused, Err(Refusal::Unsettled(text)) if text.contains('f')), "{refused:?}");
 }
 
 #[test]
