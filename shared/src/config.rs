@@ -28,7 +28,6 @@ pub struct Config {
     pub amqp_url: ServiceUrl,
     pub docker_host: Option<String>,
     pub namespace: String,
-    pub installation: String,
     pub queue: String,
     pub slots: u32,
     pub metrics_addr: SocketAddr,
@@ -83,10 +82,8 @@ impl Config {
         self.database_url.expect("DATABASE_URL", &["postgres", "postgresql"])?;
         self.amqp_url.expect("AMQP_URL", &["amqp", "amqps"])?;
         let bad = |place: &str, text: &str| Err(ConfigError::Value { place: place.to_owned(), text: text.to_owned() });
-        for (place, name) in [("HOLDFAST_QUEUE", &self.queue), ("HOLDFAST_INSTALLATION", &self.installation)] {
-            if !plain_name(name) {
-                return bad(place, "must be a plain name (letters, digits, `.`, `_`, `-`)");
-            }
+        if !plain_name(&self.queue) {
+            return bad("HOLDFAST_QUEUE", "must be a plain name (letters, digits, `.`, `_`, `-`)");
         }
         if !plain_name(&self.namespace) || self.namespace.chars().any(|c| c.is_ascii_uppercase()) {
             return bad("HOLDFAST_NAMESPACE", "must be a plain name in lower case");

@@ -112,12 +112,17 @@ impl Identity {
         }
     }
 
+    /// True once somebody asked to cancel the turn.
+    pub fn is_cancelled(&self, turn: TurnId) -> bool {
+        self.cancelled.lock().expect("never poisoned").contains(&turn)
+    }
+
     /// Resolves once the turn is to be cancelled.
     pub async fn cancel_of(&self, turn: TurnId) {
         let mut cancels = self.cancels.subscribe();
         loop {
             cancels.borrow_and_update();
-            if self.cancelled.lock().expect("never poisoned").contains(&turn) {
+            if self.is_cancelled(turn) {
                 return;
             }
             if cancels.changed().await.is_err() {

@@ -76,23 +76,22 @@ impl Drive {
         &self.grant.lease
     }
 
-    /// Runs the turn to an end of this lease.
-    pub async fn run(mut self) {
+    /// Runs the turn to an end of this lease. An error is a run that this worker cannot go on with and still holds.
+    pub async fn run(mut self) -> Result<(), String> {
         let (turn, seq, session) = (self.lease().turn, self.grant.seq, self.grant.session_name.clone());
         info!(%turn, run = %self.lease().run, %session, seq, fence = %self.lease().fence, warm = self.computer.warm,
               taken_over = self.grant.taken_over, "turn claimed");
-        let identity = Arc::clone(&self.identity);
-        let worker = Arc::clone(&self.worker);
         let result = self.steps().await;
-        identity.forget(turn);
+        self.identity.forget(turn);
         match result {
             Ok(state) => info!(%turn, %session, seq, state = state.name(), "turn left"),
             Err(Halt::LeaseLost) => {
-                worker.metrics.lease_lost();
+                self.worker.metrics.lease_lost();
                 warn!(%turn, %session, seq, "a newer lease holds the session; nothing more is written here");
             }
-            Err(halt) => warn!(%turn, %session, seq, error = %halt.line(), "the turn is left to its next lease"),
+            Err(halt) => return Err(halt.line()),
         }
+        Ok(())
     }
 
     async fn steps(&mut self) -> Result<TurnState, Halt> {
@@ -110,7 +109,6 @@ impl Drive {
         while let Some(effect) = todo.pop_front() {
             let event = match self.perform(state, effect).await {
                 Ok(event) => event,
-                // The database cannot be told, or another lease holds the session: the next lease goes on.
                 Err(halt @ (Halt::LeaseLost | Halt::Internal(_))) => return Err(halt),
                 Err(Halt::HandOver) => Some(TurnEvent::HandedOver),
                 Err(Halt::Run(end)) => {

@@ -7,11 +7,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_protocol::TurnId;
-use holdfast_shared::db::lease::{Claim, Decline, Grant};
+use holdfast_protocol::{FailureClass, TurnId};
+use holdfast_shared::db::end::RunEnd;
+use holdfast_shared::db::lease::{Claim, Decline, Grant, Lease};
+use holdfast_shared::domain::policy::QueuePolicy;
+use holdfast_shared::domain::retry::Spent;
 use holdfast_shared::queue::{Consumer, Delivery, Received};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use crate::authority::Identity;
 use crate::driver::Drive;
@@ -142,19 +145,35 @@ async fn claim(worker: &Worker, turn: TurnId) -> Option<(Arc<Identity>, Claim)> 
 }
 
 fn start(worker: &Arc<Worker>, identity: Arc<Identity>, grant: Grant, slot: OwnedSemaphorePermit) {
-    let driver = Drive::new(Arc::clone(worker), identity, grant);
-    let metrics = worker.metrics.clone();
+    let (lease, policy, spent) = (grant.lease, grant.policy.clone(), grant.spent);
+    let driver = Drive::new(Arc::clone(worker), Arc::clone(&identity), grant);
+    let owner = Arc::clone(worker);
     worker.background("turn", async move {
-        metrics.slot_taken();
-        // A panic in a run ends that run's lease, not the worker.
-        let run = tokio::spawn(driver.run());
-        if let Err(error) = run.await {
-            tracing::error!(%error, "a run panicked; its lease is taken over when it ends");
-            metrics.panicked("turn");
+        owner.metrics.slot_taken();
+        // A panic in a run ends that run, not the worker.
+        let ended = tokio::spawn(driver.run()).await.unwrap_or_else(|error| {
+            owner.metrics.panicked("turn");
+            Err(format!("the worker's driver panicked: {error}"))
+        });
+        if let Err(why) = ended {
+            error!(turn = %lease.turn, %why, "the run is given up");
+            abandon(&owner, &identity, &lease, &policy, spent, &why).await;
         }
-        metrics.slot_freed();
+        owner.metrics.slot_freed();
         drop(slot);
     });
+}
+
+/// Ends a run that nobody drives any more, as if its worker had died; while this worker lives nobody else would.
+async fn abandon(worker: &Worker, identity: &Identity, lease: &Lease, policy: &QueuePolicy, spent: Spent, why: &str) {
+    let end = RunEnd::new(FailureClass::WorkerLost, why.replace('\0', " "));
+    while identity.active().await.is_ok() {
+        match worker.db.fail(lease, policy, spent, &end).await {
+            Ok(_) => return worker.nudge_sweep(),
+            Err(error) if error.is_transient() => tokio::time::sleep(Duration::from_secs(1)).await,
+            Err(error) => return warn!(%error, "the run was ended by somebody else"),
+        }
+    }
 }
 
 fn declined(worker: &Worker, wake: &Wake, why: Decline) {

@@ -5,7 +5,6 @@
 //! connection is opened again and goes on from the same cursor; the end of the computer is decided by the engine's
 //! `wait` beside the stream, never by the stream.
 
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +20,7 @@ use tracing::{debug, warn};
 use super::computer::unexpected;
 use super::{Drive, Halt};
 use crate::channel::{Channel, ChannelError};
-use crate::sandbox::{ComputerEnd, ComputerState, Sandbox};
+use crate::sandbox::{ComputerEnd, ComputerState, Sandbox, SandboxError};
 
 const POLL_WAIT: Duration = Duration::from_secs(20);
 const POLL_LINGER: Duration = Duration::from_millis(400);
@@ -43,12 +42,23 @@ impl Drive {
         let limit = since + self.grant.policy.turn_timeout.0 + CLOCK_SLACK;
         let worker = Arc::clone(&self.worker);
         let name = self.computer.name.clone();
-        let mut gone = pin!(worker.sandbox.wait(&name));
+        let mut gone = Box::pin(worker.sandbox.wait(&name));
         loop {
             let channel = self.channel.clone();
             let seen = tokio::select! {
                 biased;
-                end = &mut gone => return Err(self.computer_ended(end.ok())),
+                end = &mut gone => {
+                    // An engine that does not answer says nothing about the computer.
+                    gone = Box::pin(worker.sandbox.wait(&name));
+                    match end {
+                        Ok(end) => return Err(self.computer_ended(Some(end))),
+                        Err(SandboxError::Gone { .. }) => return Err(self.computer_ended(None)),
+                        Err(error) => {
+                            debug!(%error, "the engine does not watch the computer");
+                            Seen::Lost
+                        }
+                    }
+                }
                 () = tokio::time::sleep_until(limit.into()) => {
                     return Err(Halt::run(FailureClass::TurnTimeout, "the computer did not end the turn at its time limit"));
                 }
@@ -57,7 +67,7 @@ impl Drive {
             match seen {
                 Seen::Cancel => return Ok(Some(TurnEvent::CancelRequested)),
                 Seen::HandOver => return Err(Halt::HandOver),
-                Seen::Lost => self.reconnect(&mut gone).await?,
+                Seen::Lost => self.reconnect().await?,
                 Seen::Events(events) => {
                     self.store(&events).await?;
                     if let Some(outcome) = events.outcome {
@@ -144,10 +154,7 @@ impl Drive {
     }
 
     /// Opens a new connection while the engine says that the computer runs.
-    async fn reconnect(
-        &mut self,
-        gone: &mut (impl Future<Output = Result<ComputerEnd, crate::sandbox::SandboxError>> + Unpin),
-    ) -> Result<(), Halt> {
+    async fn reconnect(&mut self) -> Result<(), Halt> {
         let since = Instant::now();
         let mut pause = Duration::from_millis(50);
         self.channel = None;
@@ -158,7 +165,8 @@ impl Drive {
                     return Err(Halt::run(FailureClass::SandboxLost, "the computer was replaced behind our back"));
                 }
                 Ok(Some(computer)) if computer.state == ComputerState::Stopped => {
-                    let end = tokio::time::timeout(Duration::from_secs(5), gone).await;
+                    let wait = self.worker.sandbox.wait(&self.computer.name);
+                    let end = tokio::time::timeout(Duration::from_secs(5), wait).await;
                     return Err(self.computer_ended(end.ok().and_then(Result::ok)));
                 }
                 Ok(None) => return Err(self.computer_ended(None)),

@@ -13,6 +13,9 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Drive {
     pub(super) async fn start_harness(&mut self) -> Result<Option<TurnEvent>, Halt> {
+        if self.identity.is_cancelled(self.lease().turn) {
+            return Ok(Some(TurnEvent::CancelRequested));
+        }
         let since = Instant::now();
         let channel = self.channel()?;
         let call = Call::Start(Box::new(self.request()));
