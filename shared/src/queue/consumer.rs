@@ -45,7 +45,7 @@ pub enum AtStart {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum BrokerState {
     Connecting,
-    /// Connected, and every queue is declared (consuming or paused).
+    /// Connected, every queue is declared, and consuming or paused.
     Ready,
     Down {
         why: String,

@@ -80,7 +80,7 @@ metrics! {
         pub slots: IntGauge,
         /// Leases that a higher fence took from this worker.
         pub leases_lost_total: IntCounter,
-        /// Turns taken over from another worker, by how: reattached to their run, or restarted in a new computer.
+        /// Turns taken over from another worker, by how: reattached to their run, or committed where only that was left.
         pub takeovers_total: IntCounterVec["how"],
         /// Turns that began in a parked computer at exactly the recovery point.
         pub warm_resumes_total: IntCounter,

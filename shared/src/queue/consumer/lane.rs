@@ -73,12 +73,15 @@ impl Lane<'_> {
     /// Until something goes wrong, or (`Ok`) a delivery is given back.
     async fn serve(&self) -> Result<()> {
         topology::declare(self.link, self.queue, || self.options.on_missing.call(self.queue)).await?;
-        self.shared.queue_is(self.index, Ok(()));
         loop {
             // A new channel: whatever the last one held is with the broker again.
             let channel = self.channel().await?;
             let given_back = Arc::new(GivenBack::default());
             let ended = loop {
+                if !self.shared.wants_deliveries() {
+                    // Declared is all that can be known of a paused queue.
+                    self.shared.queue_is(self.index, Ok(()));
+                }
                 tokio::select! {
                     () = self.shared.wanted(Wanted::Deliveries) => {}
                     () = given_back.wait() => break Ended::GivenBack,
@@ -111,6 +114,8 @@ impl Lane<'_> {
         let options = BasicConsumeOptions::default();
         let consume = channel.basic_consume(broker_name(self.queue).into(), "".into(), options, FieldTable::default());
         let mut deliveries = self.link.call("consuming", consume).await?;
+        // Only now: a queue whose leader is gone can be declared, but does not answer this.
+        self.shared.queue_is(self.index, Ok(()));
         loop {
             tokio::select! {
                 delivery = deliveries.next() => match delivery {

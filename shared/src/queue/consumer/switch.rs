@@ -75,6 +75,10 @@ impl Shared {
         let _ = self.switch.subscribe().wait_for(|switch| switch.wanted == wanted).await;
     }
 
+    pub(super) fn wants_deliveries(&self) -> bool {
+        self.switch.borrow().wanted == Wanted::Deliveries
+    }
+
     /// Marks the queue as consuming if deliveries are wanted; from then on a pause waits for it.
     pub(super) fn start(&self, queue: usize) -> bool {
         let mut started = false;
@@ -98,7 +102,7 @@ impl Shared {
     /// The delivery that waited longest; none while the worker wants silence.
     pub(super) fn take(&self) -> Option<Received> {
         let mut inbox = self.inbox();
-        if self.switch.borrow().wanted == Wanted::Silence {
+        if !self.wants_deliveries() {
             return None;
         }
         let (_, received) = inbox.pop_front()?;
@@ -125,13 +129,17 @@ impl Shared {
         self.state.subscribe()
     }
 
-    /// The queue is declared, or cannot be; ready when all are.
+    /// The queue is declared and answers, or why not; ready when all are.
     pub(super) fn queue_is(&self, queue: usize, declared: Result<(), String>) {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues[queue] = declared;
         let missing = queues.iter().find_map(|declared| declared.as_ref().err());
         let state = missing.map_or(BrokerState::Ready, |why| BrokerState::Down { why: why.clone() });
-        self.state.send_replace(state);
+        self.state.send_if_modified(|now| {
+            let changed = *now != state;
+            *now = state;
+            changed
+        });
     }
 
     /// The connection is gone, and with it everything unacknowledged.
