@@ -17,9 +17,8 @@ esac
 PLACE=holdfast-$(printf %s "$ROOT" | cksum | cut -d' ' -f1)
 LOGS=$STATE/log
 STARTED=() OURS=()
-# Downloads are shared by demo and tests; what is made on an engine carries the name of this checkout.
+# Downloads are shared by demo and tests.
 export HOLDFAST_CACHE_DIR=${HOLDFAST_CACHE_DIR:-$HOME_STATE/cache}
-export HOLDFAST_INSTALLATION=${HOLDFAST_INSTALLATION:-$PLACE}
 export LC_ALL=C.UTF-8
 
 # shellcheck source=deploy/lib/say.sh
@@ -58,7 +57,7 @@ write_env() {
     local name
     (
         umask 077
-        for name in DATABASE_URL AMQP_URL DOCKER_HOST HOLDFAST_CACHE_DIR HOLDFAST_INSTALLATION; do
+        for name in DATABASE_URL AMQP_URL DOCKER_HOST HOLDFAST_CACHE_DIR; do
             printf 'export %s=%q\n' "$name" "${!name}"
         done
         for name in "${OURS[@]}"; do printf 'export HOLDFAST_OURS_%s=%q\n' "$name" "${!name}"; done
