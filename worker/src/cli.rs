@@ -14,7 +14,7 @@ use holdfast_shared::store::PgStore;
 use holdfast_shared::telemetry::{LogFormat, init};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::metrics::Metrics;
 use crate::sandbox::docker::Docker;
@@ -139,17 +139,11 @@ async fn serve(config: Config, run: Run) -> u8 {
     }
     let (worker, consumer, orphans, liveness) = match start(&config, run).await {
         Ok(parts) => parts,
-        Err(line) => {
-            error!("{line}");
-            return 3;
-        }
+        Err(line) => return fail(3, &line),
     };
     let http = match worker.metrics.serve(config.metrics_addr, Arc::clone(&worker), consumer.state()).await {
         Ok(http) => http,
-        Err(line) => {
-            error!("{line}");
-            return 3;
-        }
+        Err(line) => return fail(3, &line),
     };
     info!(queues = ?worker.settings.queues, slots = worker.settings.slots, engine = %worker.engine_id,
           metrics = %format!("http://{}/metrics", http.address), "worker ready");
@@ -176,7 +170,7 @@ type Parts = (
 /// Reaches every service; each failure is one line that says which, where, and what to do.
 async fn start(config: &Config, run: Run) -> Result<Parts, String> {
     let text = |error: holdfast_shared::db::DbError| format!("{:#}", anyhow::Error::new(error));
-    let db = Db::connect(config.database_url.reveal(), config.database_connections)
+    let db = Db::reach(config.database_url.reveal(), config.database_connections)
         .await
         .map_err(|error| format!("{}; is PostgreSQL running there? set DATABASE_URL", text(error)))?;
     db.migrate().await.map_err(text)?;

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use tracing_subscriber::EnvFilter;
 
 /// lapin logs every failure that it also returns; ours are logged once, where they are handled.
-const DEFAULT_FILTER: &str = "info,lapin=off";
+const DEFAULT_FILTER: &str = "info,lapin=off,sqlx=warn";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LogFormat {
