@@ -28,6 +28,20 @@ fn counters_end_in_total_and_units_are_in_names() {
     }
 }
 
+#[test]
+fn alerts_and_dashboard_name_only_metrics_that_exist() {
+    let described = WorkerInstruments::describe() + &FleetInstruments::describe();
+    let known: std::collections::HashSet<_> = described.lines().filter_map(|line| line.split('{').next()).collect();
+    let rules = include_str!("../../../deploy/prometheus/holdfast.rules.yml");
+    let dashboard = include_str!("../../../deploy/grafana/holdfast.json");
+    let words = |text: &'static str| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let used: Vec<_> = words(rules).chain(words(dashboard)).filter(|word| word.starts_with("holdfast_")).collect();
+    assert!(used.len() > 30, "the files were read");
+    for name in used {
+        assert!(known.contains(name.trim_end_matches("_bucket")), "{name} is no metric");
+    }
+}
+
 /// The first reading succeeds, the second fails, later ones never end.
 struct Flaky(AtomicUsize);
 
