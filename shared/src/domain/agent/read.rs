@@ -98,6 +98,8 @@ fn read_sandbox(problems: &mut Problems, place: &str, table: &Table) -> Option<S
     let known = serde_json::to_value(SandboxSpec::default()).expect("a spec always encodes");
     let known: Vec<&str> = known.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
     let before = problems.list.len();
+    // The well-formed fields are checked even where another one is not: something harmless stands in for that one.
+    let mut sound = Table::new();
     for (key, value) in table {
         if !known.contains(&key.as_str()) {
             problems.unknown(place, "limit", key, known.iter().copied());
@@ -105,17 +107,27 @@ fn read_sandbox(problems: &mut Problems, place: &str, table: &Table) -> Option<S
         }
         // One field at a time, so that each bad one is told with its name.
         let alone = Table::from_iter([(key.clone(), value.clone())]);
-        if let Err(error) = serde_json::from_value::<SandboxSpec>(to_json(&Value::Table(alone))) {
-            problems.add(format!("{place}.{key}"), strip_place(&error.to_string()));
+        match serde_json::from_value::<SandboxSpec>(to_json(&Value::Table(alone))) {
+            Ok(_) => drop(sound.insert(key.clone(), value.clone())),
+            Err(error) => {
+                problems.add(format!("{place}.{key}"), strip_place(&error.to_string()));
+                sound.extend(harmless(key).map(|value| (key.clone(), value)));
+            }
         }
     }
-    if problems.list.len() > before {
-        return None;
-    }
-    let spec: SandboxSpec = serde_json::from_value(to_json(&Value::Table(table.clone()))).ok()?;
+    let spec: SandboxSpec = serde_json::from_value(to_json(&Value::Table(sound))).ok()?;
     let agent = place.strip_suffix(".sandbox").unwrap_or(place);
     spec.problems().into_iter().for_each(|text| problems.add(agent, text));
-    Some(spec)
+    (problems.list.len() == before).then_some(spec)
+}
+
+/// A size that breaks no rule about the sum of the sizes; other fields have their default.
+fn harmless(key: &str) -> Option<Value> {
+    match key {
+        "memory_mb" => Some(Value::Integer(i64::MAX)),
+        "workspace_mb" | "runtime_mb" | "tmp_mb" => Some(Value::Integer(1)),
+        _ => None,
+    }
 }
 
 fn read_env(problems: &mut Problems, table: &Table, place: &str) -> Env {

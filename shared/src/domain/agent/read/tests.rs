@@ -69,6 +69,12 @@ fn values_are_checked() {
 }
 
 #[test]
+fn a_refused_network_hides_no_limit() {
+    let text = "[agent.a]\nharness = \"scripted\"\n[agent.a.sandbox]\nnetwork = \"host\"\nmemory_mb = 10\nworkspace_mb = \"5\"\n";
+    assert_snapshot!("network_and_limits", refused(text));
+}
+
+#[test]
 fn what_is_no_file_of_agents_says_so() {
     let texts =
         ["[agent.a\n", "", "[queue.default]\n", "[agent.\"-x\"]\nharness = \"scripted\"\nsettings = { a = 1 }\n"];
