@@ -127,6 +127,9 @@ create unique index turns_one_head on turns (session_id) where head;
 create index turns_open on turns (session_id, seq) where state not in ('succeeded', 'failed', 'dead', 'cancelled');
 create index turns_due on turns (queue, priority desc, due_at, id) where state = 'queued' and head;
 create index turns_active on turns (queue) where state in ('starting', 'running', 'saving', 'stopping');
+create index turns_announced on turns (queue, announced_epoch) where state = 'queued' and head and announced_at is not null;
+-- turns of a batch that is still loading wait until then
+create index turns_unreleased on turns (batch_id, id) where state = 'queued' and due_at = '9999-12-31 00:00:00+00';
 create index turns_batch on turns (batch_id, seq) where batch_id is not null;
 create index turns_recent on turns (namespace, submitted_at desc);
 
@@ -207,6 +210,8 @@ create table runs (
     -- the transcript id this run begins, if it is the first
     new_native           uuid not null,
     next_cursor          bigint not null default 0,
+    -- where the events ended when a worker last died on the run
+    death_cursor         bigint not null default -1,
     event_bytes          bigint not null default 0,
     class                text,
     error                text,

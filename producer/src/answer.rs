@@ -68,7 +68,8 @@ impl Answer {
         if self.state != "succeeded" {
             let class = self.class.as_deref().unwrap_or(&self.state);
             let error = self.error.as_deref().unwrap_or_default();
-            printer::error(format!("{class}: {}", text::clean(error)).trim_end_matches(": "));
+            let error = if error == class { String::new() } else { text::clean(error) };
+            printer::error(format!("{class}: {error}").trim_end_matches(": "));
             if let Some(help) = self.class.as_deref().and_then(help) {
                 printer::hint(help);
             }

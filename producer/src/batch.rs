@@ -4,4 +4,5 @@
 
 pub mod lines;
 pub mod load;
+pub mod report;
 pub mod spool;

@@ -1,10 +1,15 @@
-//! Tables for people: no borders, cut to the terminal's width, colours for states. Pure but for the look at the terminal.
+//! Tables for people: no borders, sentences wrapped at the terminal's width, colours for states. Pure but for the look at the terminal.
 
 use comfy_table::presets::NOTHING;
-use comfy_table::{Cell, ContentArrangement, Table};
+use comfy_table::{Cell, CellAlignment, ColumnConstraint, ContentArrangement, Table, Width};
 use owo_colors::OwoColorize;
 
 use crate::printer;
+
+/// Columns of sentences: on a terminal they alone are wrapped. A wrapped id or number could not be read or copied.
+const SENTENCES: &[&str] = &["prompt", "result", "for example", "phases", "change"];
+/// Characters that a column of sentences has on the narrowest terminal.
+const SENTENCE: u16 = 16;
 
 /// A table in the making.
 pub struct Rows {
@@ -19,11 +24,31 @@ impl Rows {
         let arrangement = if table.is_tty() { ContentArrangement::Dynamic } else { ContentArrangement::Disabled };
         table.set_content_arrangement(arrangement);
         table.set_header(header.iter().map(|name| Cell::new(name.to_uppercase())));
+        for (column, name) in table.column_iter_mut().zip(header) {
+            column.set_constraint(match SENTENCES.contains(name) {
+                true => ColumnConstraint::LowerBoundary(Width::Fixed(SENTENCE)),
+                false => ColumnConstraint::ContentWidth,
+            });
+        }
         Self { table }
     }
 
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.table.add_row(cells.map(Cell::new));
+    /// Numbers in these columns end at the same place.
+    pub fn right(mut self, columns: &[&str]) -> Self {
+        let header: Vec<String> =
+            self.table.header().into_iter().flat_map(|row| row.cell_iter()).map(Cell::content).collect();
+        for (at, name) in header.iter().enumerate() {
+            if columns.iter().any(|column| column.eq_ignore_ascii_case(name))
+                && let Some(column) = self.table.column_mut(at)
+            {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        self
+    }
+
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.table.add_row(cells.into_iter().map(Cell::new));
     }
 
     /// The text, without blanks at the ends of lines or in front of them.

@@ -14,6 +14,15 @@ pub fn seconds(seconds: f64) -> String {
     }
 }
 
+/// `0.02s`, `3.21s`, `32.1s`, `2m05s`: one unit for short and long, so that a column of them compares at a glance.
+pub fn span(span: f64) -> String {
+    match span.max(0.0) {
+        short @ ..9.995 => format!("{short:.2}s"),
+        short @ ..59.95 => format!("{short:.1}s"),
+        long => seconds(long.max(60.0)),
+    }
+}
+
 /// `2026-11-29 19:02:11`, UTC.
 pub fn at(time: OffsetDateTime) -> String {
     let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
@@ -62,6 +71,8 @@ mod tests {
     fn durations_read_well() {
         let texts: Vec<String> = [0.0, 0.85, 3.21, 59.9, 125.0, 3725.0].map(seconds).into();
         assert_eq!(texts, ["0ms", "850ms", "3.2s", "59.9s", "2m05s", "1h02m"]);
+        let texts: Vec<String> = [0.0, 0.0234, 9.999, 32.14, 59.96, 125.0].map(span).into();
+        assert_eq!(texts, ["0.00s", "0.02s", "10.0s", "32.1s", "1m00s", "2m05s"]);
     }
 
     #[test]

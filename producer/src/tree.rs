@@ -1,6 +1,7 @@
 //! Files of a session's recovery point, read from the store without a computer. Writes only the file that `export` is
 //! asked for, under another name until it is whole.
 
+use std::io::IsTerminal;
 use std::path::Path;
 
 use holdfast_protocol::{CheckpointId, SessionId};
@@ -88,11 +89,20 @@ pub async fn files(context: &Context, session: &str, path: Option<&str>) -> Resu
 
 /// Writes the workspace as a tar file.
 pub async fn export(context: &Context, session: &str, out: &str) -> Result<(), Stop> {
+    if out == "-" && std::io::stdout().is_terminal() {
+        return Err(
+            Stop::bad("a tar file is not for a terminal").hint("name a file, or send it on: `... --out - | tar t`")
+        );
+    }
     let workspace = Workspace::of(context, session).await?;
     let bytes = if out == "-" {
         pack(context, &workspace, tokio::io::stdout()).await?
     } else {
-        let cannot = |error: std::io::Error| Stop::bad(format!("cannot write `{out}`: {error}"));
+        let cannot = |error: std::io::Error| {
+            // Some errors end with the name of the partial file, which nobody asked for.
+            let error = error.to_string();
+            Stop::bad(format!("cannot write `{out}`: {}", error.split(" at path ").next().unwrap_or_default()))
+        };
         let folder = Path::new(out).parent().filter(|folder| !folder.as_os_str().is_empty());
         let partial = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(cannot)?;
         let file = tokio::fs::File::from_std(partial.reopen().map_err(cannot)?);

@@ -6,12 +6,16 @@ use std::time::Duration;
 pub mod batch;
 pub mod turn;
 
+use holdfast_shared::db::Db;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::stop::{Code, Stop};
 
 /// How often the database is looked at.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// How long a turn that may run waits before somebody wonders why.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Runs `work` until it ends, Ctrl-C comes or the time is over; `how` says how to look again.
 pub async fn attached<T>(
@@ -34,6 +38,34 @@ pub async fn attached<T>(
         _ = tokio::signal::ctrl_c() => {
             Err(Stop::new(Code::Interrupted, "interrupted; what was accepted goes on without you").hint(how))
         }
+    }
+}
+
+/// Notices that what waits waits for a worker that is not there.
+pub struct Nobody {
+    since: Option<Instant>,
+    told: bool,
+}
+
+impl Nobody {
+    pub fn new() -> Self {
+        Self { since: None, told: false }
+    }
+
+    /// Once it has been true for a while that something `waits` to run: why, if it is because no worker lives. Told once.
+    pub async fn told(&mut self, db: &Db, waits: bool) -> Result<Option<&'static str>, Stop> {
+        if !waits {
+            self.since = None;
+            return Ok(None);
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if self.told || since.elapsed() < PATIENCE {
+            return Ok(None);
+        }
+        // Looked at anew after as long again.
+        self.since = None;
+        self.told = patiently(|| db.live_workers()).await? == 0;
+        Ok(self.told.then_some("no worker is running; this waits until `holdfast-worker` is started"))
     }
 }
 

@@ -64,7 +64,8 @@ impl DbError {
                 | sqlx::Error::PoolClosed
                 | sqlx::Error::WorkerCrashed => true,
                 sqlx::Error::Database(db) => db.code().is_some_and(|code| {
-                    ["08", "40", "53", "55", "57"].iter().any(|class| code.starts_with(class)) || code == "25006"
+                    ["08", "40", "53", "55", "57"].iter().any(|class| code.starts_with(class))
+                        || ["25006", "25P03", "25P04"].contains(&code.as_ref())
                 }),
                 sqlx::Error::Protocol(_) | sqlx::Error::Tls(_) => true,
                 _ => false,
@@ -109,7 +110,14 @@ impl Db {
 
     /// Brings the schema up to date; several processes may do so at once.
     pub async fn migrate(&self) -> Result<()> {
-        MIGRATIONS.run(&self.pool).await.map_err(DbError::Migrate)
+        // Without the limits of ordinary statements: building an index, or waiting for who builds it, may take long.
+        let unlimited =
+            [("statement_timeout", "0"), ("lock_timeout", "0"), ("idle_in_transaction_session_timeout", "0")];
+        let options = self.options.clone().options(unlimited);
+        let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
+        MIGRATIONS.run(&pool).await.map_err(DbError::Migrate)?;
+        pool.close().await;
+        Ok(())
     }
 
     pub fn pool(&self) -> &PgPool {
@@ -125,6 +133,11 @@ impl Db {
     pub fn address(&self) -> String {
         address(&self.options)
     }
+}
+
+/// The error of a statement that nobody answered.
+pub fn unanswered() -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "the database did not answer"))
 }
 
 fn address(options: &PgConnectOptions) -> String {

@@ -6,13 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use holdfast_protocol::{Generation, SessionId};
+use holdfast_protocol::message::Call;
+use holdfast_protocol::{Fence, Generation, PROTOCOL_VERSION, SessionId};
 use holdfast_shared::domain::policy::QueuePolicy;
 use holdfast_shared::domain::sandbox::computer_name;
 use holdfast_shared::queue::{Publisher, WakeUp};
 use holdfast_tests::house::{House, small_sandbox};
 use holdfast_tests::services::amqp_url;
 use holdfast_tests::workers::{WorkerOptions, WorkerProcess, until};
+use holdfast_worker::channel::Channel;
 use holdfast_worker::sandbox::{ComputerSpec, Sandbox};
 
 const ROUNDS: u32 = 20;
@@ -84,12 +86,15 @@ async fn floor(house: &House) -> Samples {
         samples.since("create", since);
         let since = Instant::now();
         let stream = house.docker.open(&spec.name).await.expect("connected");
+        let channel = Channel::new(stream, Fence::granted(1));
+        let hello = Call::Hello { protocol: PROTOCOL_VERSION, ttl_ms: 60_000 };
+        channel.call(hello, Duration::from_secs(10)).await.expect("admitted");
         samples.since("open", since);
         house.docker.pause(&spec.name).await.expect("paused");
         let since = Instant::now();
         house.docker.resume(&spec.name).await.expect("resumed");
         samples.since("resume", since);
-        drop(stream);
+        drop(channel);
         house.docker.destroy(&spec.name).await.expect("destroyed");
     }
     samples
@@ -154,7 +159,7 @@ fn report(warm: &Samples, cold: &Samples, floor: &Samples, idle_worker: f64) -> 
     let _ = writeln!(text, "| **{TOTAL}** | **{w:.1}** | **{c:.1}** |");
     let _ = writeln!(
         text,
-        "| the engine alone, beside it (resume; create, start and connect) | {resume:.1} | {create:.1} |"
+        "| the engine alone, beside it (resume; create, start and first round trip) | {resume:.1} | {create:.1} |"
     );
     let _ = writeln!(text, "| ratio to the engine alone | {:.2} | {:.2} |", w / resume, c / create);
     let _ = writeln!(text, "| the peer's best on such a machine | {PEER_WARM_MS} | {PEER_COLD_MS} |");

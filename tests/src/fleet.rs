@@ -76,6 +76,7 @@ impl TestWorker {
             incarnation: Some(liveness.incarnation.clone()),
             settled: false,
             lease_ttl: TTL,
+            driving: vec![],
         };
         Self { who, liveness: Some(liveness) }
     }

@@ -231,6 +231,9 @@ async fn stop_on_signal(worker: Arc<Worker>) {
 /// Leaves nothing behind: leases ended by their owner, parked computers of the last worker destroyed.
 async fn stop(worker: &Arc<Worker>, consumer: &Consumer) {
     consumer.close().await;
+    if !worker.parked(Duration::from_secs(15)).await {
+        warn!("a computer is still being parked; the sweepers of its engine retire it");
+    }
     let identity = worker.identity();
     for outcome in [
         worker.db.set_worker_state(identity.id, WorkerState::Stopped).await,

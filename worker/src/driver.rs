@@ -160,6 +160,16 @@ impl Drive {
     }
 
     async fn leave_lease(&mut self) -> Result<Option<TurnEvent>, Halt> {
+        if !fenced!(self, self.worker.db.has_other_worker(self.lease().worker, &self.worker.engine_id)) {
+            // Nobody here can go on with the run: it ends, counts for nothing, and starts again elsewhere.
+            let mut end =
+                RunEnd::new(FailureClass::WorkerLost, "the worker was stopped and was the last of its engine");
+            end.unburned = true;
+            end.phases_ms = self.phases.json();
+            fenced!(self, self.worker.db.fail(self.lease(), &self.grant.policy, self.grant.spent, &end));
+            self.worker.nudge_relay(true);
+            return self.destroy_computer();
+        }
         fenced!(self, self.worker.db.hand_over(self.lease()));
         self.channel = None;
         self.worker.nudge_relay(true);

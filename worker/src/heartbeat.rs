@@ -101,7 +101,8 @@ pub async fn beat(worker: Arc<Worker>) {
 /// Old identities are declared stopped once the database answers, so that their turns are taken over at once.
 async fn stop_stale(worker: &Worker, stale: &mut Vec<WorkerId>) {
     while let Some(id) = stale.last() {
-        if worker.db.set_worker_state(*id, WorkerState::Stopped).await.is_err() {
+        let told = worker.db.set_worker_state(*id, WorkerState::Stopped);
+        if !matches!(tokio::time::timeout(Duration::from_secs(5), told).await, Ok(Ok(()))) {
             return;
         }
         info!(worker = %id, "old identity declared stopped");
@@ -131,9 +132,10 @@ pub async fn keep_liveness(worker: Arc<Worker>, mut liveness: Option<Liveness>) 
             if worker.stopped.is_cancelled() {
                 return;
             }
-            match register(&worker).await {
-                Ok(liveness) => break liveness,
-                Err(error) => warn!(%error, "no liveness lock yet"),
+            match tokio::time::timeout(Duration::from_secs(15), register(&worker)).await {
+                Ok(Ok(liveness)) => break liveness,
+                Ok(Err(error)) => warn!(%error, "no liveness lock yet"),
+                Err(_) => warn!("no liveness lock yet: the database does not answer"),
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         };
@@ -146,6 +148,8 @@ pub async fn hear_cancels(worker: Arc<Worker>) {
         let heard = tokio::select! {
             () = worker.stopped.cancelled() => return,
             heard = worker.db.hear_cancels(|turn| worker.identity().cancel([turn])) => heard,
+            // A connection that died in silence is noticed by making a new one.
+            () = tokio::time::sleep(Duration::from_secs(300)) => continue,
         };
         if let Err(error) = heard {
             warn!(%error, "not listening for cancels; the heartbeat brings them meanwhile");

@@ -4,7 +4,8 @@
 //! readiness. Stop: take no more, finish what runs within the grace period, hand the rest over to the next worker of this
 //! engine, let the leases go. A kill -9 anywhere is the general case of a stop: the liveness lock goes with the process.
 
-use std::sync::{Arc, RwLock};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use holdfast_protocol::TurnId;
@@ -51,11 +52,15 @@ pub struct Worker {
     /// Everything stops.
     pub stopped: CancellationToken,
     identity: RwLock<Arc<Identity>>,
+    /// What the slots drive now; see `Claimant::driving`.
+    pub(crate) driving: Mutex<HashSet<TurnId>>,
     liveness: RwLock<LivenessView>,
     pub(crate) orphans: mpsc::Sender<TurnId>,
     pub(crate) relay: Notify,
     pub(crate) sweep: Notify,
     tasks: TaskTracker,
+    /// Parkings: over before the worker says that it has stopped.
+    parkings: TaskTracker,
 }
 
 /// What the liveness task last saw.
@@ -93,11 +98,13 @@ impl Worker {
             draining: CancellationToken::new(),
             stopped: CancellationToken::new(),
             identity: RwLock::new(Arc::new(Identity::new(until))),
+            driving: Mutex::default(),
             liveness: RwLock::default(),
             orphans,
             relay: Notify::new(),
             sweep: Notify::new(),
             tasks: TaskTracker::new(),
+            parkings: TaskTracker::new(),
         }
     }
 
@@ -131,10 +138,11 @@ impl Worker {
         }
     }
 
-    pub fn claimant(&self) -> Claimant {
+    pub fn claimant(&self, identity: &Identity) -> Claimant {
         let liveness = self.liveness();
         Claimant {
-            worker: self.identity().id,
+            worker: identity.id,
+            driving: self.driving.lock().expect("never poisoned").iter().map(|turn| turn.0).collect(),
             engine_id: self.engine_id.clone(),
             provider: "docker",
             incarnation: liveness.incarnation,
@@ -170,6 +178,17 @@ impl Worker {
     /// A task of the worker: named, waited for at the stop.
     pub fn background(self: &Arc<Self>, name: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(work.instrument(info_span!("task", name)));
+    }
+
+    /// A computer is being parked or let go.
+    pub fn park(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
+        self.parkings.spawn(work.instrument(info_span!("park")));
+    }
+
+    /// Waits until nothing is being parked any more.
+    pub async fn parked(&self, limit: Duration) -> bool {
+        self.parkings.close();
+        tokio::time::timeout(limit, self.parkings.wait()).await.is_ok()
     }
 
     /// Waits for all tasks, up to a limit. `false` = some are still running.

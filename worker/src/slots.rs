@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use holdfast_protocol::{FailureClass, TurnId};
+use holdfast_shared::db::DbError;
 use holdfast_shared::db::end::RunEnd;
 use holdfast_shared::db::lease::{Claim, Decline, Grant, Lease};
 use holdfast_shared::domain::policy::QueuePolicy;
@@ -19,6 +20,11 @@ use tracing::{debug, error, warn};
 use crate::authority::Identity;
 use crate::driver::Drive;
 use crate::service::Worker;
+
+/// Longest wait for an answer of the database; its own statement timeout is shorter.
+const ANSWER: Duration = Duration::from_secs(40);
+/// A turn that cannot be claimed for a reason that will not pass waits this long, so that it holds no other up.
+const PUT_OFF: Duration = Duration::from_secs(30);
 
 enum Wake {
     Delivered(Delivery),
@@ -77,6 +83,8 @@ pub async fn take_turns(worker: Arc<Worker>, consumer: Arc<Consumer>, mut orphan
         }
     }
     worker.draining.cancelled().await;
+    // What the broker has pushed meanwhile goes back to it.
+    consumer.close().await;
     let all = worker.settings.slots;
     let finished = tokio::time::timeout(worker.settings.grace, slots.acquire_many(all)).await;
     if finished.is_err() {
@@ -125,14 +133,21 @@ async fn claim(worker: &Worker, turn: TurnId) -> Option<(Arc<Identity>, Claim)> 
         let identity = worker.identity();
         let since = Instant::now();
         if identity.active().await.is_ok() {
-            match worker.db.claim(turn, &worker.claimant()).await {
+            let who = worker.claimant(&identity);
+            let claimed = tokio::time::timeout(ANSWER, worker.db.claim(turn, &who)).await;
+            match claimed.unwrap_or_else(|_| {
+                Err(DbError::Unreachable { at: worker.db.address(), source: holdfast_shared::db::unanswered() })
+            }) {
                 Ok(claim) => {
                     worker.metrics.claimed(since);
                     return Some((identity, claim));
                 }
                 Err(error) if error.is_transient() => debug!(%error, %turn, "cannot claim yet"),
                 Err(error) => {
-                    warn!(%error, %turn, "the claim failed");
+                    warn!(%error, %turn, "the claim failed; the turn is looked at again later");
+                    if let Err(error) = worker.db.put_off(turn, PUT_OFF).await {
+                        debug!(%error, %turn, "not put off");
+                    }
                     return Some((identity, Claim::Declined(Decline::Busy)));
                 }
             }
@@ -148,6 +163,7 @@ fn start(worker: &Arc<Worker>, identity: Arc<Identity>, grant: Grant, slot: Owne
     let (lease, policy, spent) = (grant.lease, grant.policy.clone(), grant.spent);
     let driver = Drive::new(Arc::clone(worker), Arc::clone(&identity), grant);
     let owner = Arc::clone(worker);
+    owner.driving.lock().expect("never poisoned").insert(lease.turn);
     worker.background("turn", async move {
         owner.metrics.slot_taken();
         // A panic in a run ends that run, not the worker.
@@ -159,6 +175,7 @@ fn start(worker: &Arc<Worker>, identity: Arc<Identity>, grant: Grant, slot: Owne
             error!(turn = %lease.turn, %why, "the run is given up");
             abandon(&owner, &identity, &lease, &policy, spent, &why).await;
         }
+        owner.driving.lock().expect("never poisoned").remove(&lease.turn);
         owner.metrics.slot_freed();
         drop(slot);
     });

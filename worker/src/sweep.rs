@@ -19,7 +19,7 @@ const AGE_FLOOR_S: u64 = 60;
 /// Turns of dead workers, for the slots to take over.
 pub async fn watch_orphans(worker: Arc<Worker>) {
     loop {
-        if let Ok(turns) = worker.db.orphans(&worker.claimant()).await {
+        if let Ok(turns) = worker.db.orphans(&worker.claimant(&worker.identity())).await {
             for turn in turns {
                 // Full = every slot is busy: the next look finds it again.
                 let _ = worker.orphans.try_send(turn);
@@ -41,7 +41,7 @@ pub async fn keep_house(worker: Arc<Worker>) {
             () = worker.sweep.notified() => {}
             () = tokio::time::sleep(UNUSED.mul_f64(rand::random_range(0.8..1.2))) => {}
         }
-        if let Err(error) = worker.db.retire_unused(&worker.claimant()).await {
+        if let Err(error) = worker.db.retire_unused(&worker.claimant(&worker.identity())).await {
             warn!(%error, "unused computers are not retired yet");
         }
         destroy_retired(&worker).await;

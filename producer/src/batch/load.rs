@@ -1,13 +1,14 @@
 //! Sends a checked file to the database in chunks. Each chunk is one transaction and may be sent again: a load that dies
 //! between two is continued from the keys.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use holdfast_protocol::BatchId;
 use holdfast_shared::db::Db;
 use holdfast_shared::db::batches::load::{CHUNK, Loaded};
 use holdfast_shared::db::submit::{NewTurn, SubmitError, Wish};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tokio::time::sleep;
 
 use super::lines::Line;
@@ -132,8 +133,9 @@ impl<'a> Chunks<'a> {
 /// On a terminal only; hidden elsewhere.
 fn bar(lines: u64) -> ProgressBar {
     let bar = ProgressBar::new(lines);
-    if let Ok(style) = ProgressStyle::with_template("{bar:30.cyan/dim} {pos}/{len} lines {per_sec:.dim}") {
-        bar.set_style(style.progress_chars("━━─"));
+    let rate = |state: &ProgressState, out: &mut dyn Write| drop(write!(out, "{:.0}/s", state.per_sec()));
+    if let Ok(style) = ProgressStyle::with_template("{bar:30.cyan/dim} {pos}/{len} lines {rate:.dim}") {
+        bar.set_style(style.with_key("rate", rate).progress_chars("━━─"));
     }
     bar
 }

@@ -4,11 +4,12 @@ use clap::{Args, Subcommand};
 use holdfast_protocol::{BatchId, RunId};
 use holdfast_shared::db::Db;
 use holdfast_shared::db::batches::{How, NewBatch};
-use holdfast_shared::db::views::{BatchView, ClassCount, Found};
+use holdfast_shared::db::views::Found;
 use holdfast_shared::domain::policy::Span;
 use serde_json::json;
 
 use crate::batch::load;
+use crate::batch::report::{self, Listed};
 use crate::batch::spool::{Spool, Wishes};
 use crate::context::Context;
 use crate::printer;
@@ -33,8 +34,13 @@ pub enum BatchCommand {
         generate-tasks | holdfast batch submit - --name nightly-2026-11-29"
     )]
     Submit(SubmitArgs),
-    /// Show how far a batch is
-    Show { batch: String },
+    /// Show how far a batch is, and what became of its tasks
+    Show {
+        batch: String,
+        /// List every task; else at most 50, those that did not succeed first
+        #[arg(long)]
+        all: bool,
+    },
     /// List the batches, newest first
     Ls {
         #[arg(long, default_value_t = 20)]
@@ -77,12 +83,11 @@ pub async fn run(context: &Context, command: BatchCommand) -> Result<(), Stop> {
     match command {
         BatchCommand::Submit(args) => submit(context, args).await,
         BatchCommand::Ls { limit } => list(context, limit).await,
-        BatchCommand::Show { batch } => {
+        BatchCommand::Show { batch, all } => {
             let batch = resolve::batch(context, &batch).await?;
             let db = context.db().await?;
             let view = db.batch(batch).await?.ok_or_else(|| Stop::bad(format!("unknown batch `{batch}`")))?;
-            print(context, &view, &db.batch_classes(batch).await?);
-            Ok(())
+            report::print(context, db, &view, if all { Listed::All } else { Listed::Some }).await
         }
         BatchCommand::Watch { batch, timeout } => {
             let batch = resolve::batch(context, &batch).await?;
@@ -189,7 +194,7 @@ async fn watch_to_end(context: &Context, batch: BatchId, timeout: Option<Span>) 
     let db = context.db().await?;
     let how = format!("look again with `holdfast batch watch {batch}`");
     let view = attached(watch::follow(db, batch), timeout.map(|span| span.0), &how).await?;
-    print(context, &view, &db.batch_classes(batch).await?);
+    report::print(context, db, &view, Listed::Some).await?;
     if view.succeeded == view.turns() { Ok(()) } else { Err(Stop::silent(Code::Failed)) }
 }
 
@@ -204,7 +209,7 @@ async fn list(context: &Context, limit: i64) -> Result<(), Stop> {
         rows.row([
             BatchId(batch.id).to_string(),
             or_dash(batch.name.as_deref()),
-            state(batch).to_owned(),
+            report::state(batch).to_owned(),
             watch::progress(batch),
             text::at(batch.created_at),
             text::seconds(batch.seconds),
@@ -212,54 +217,6 @@ async fn list(context: &Context, limit: i64) -> Result<(), Stop> {
     }
     rows.print("no batch yet");
     Ok(())
-}
-
-fn print(context: &Context, view: &BatchView, classes: &[ClassCount]) {
-    if context.json {
-        let mut json = serde_json::to_value(view).unwrap_or_default();
-        json["classes"] = json!(classes);
-        printer::json(&json);
-        return;
-    }
-    let mut rows = Rows::new(&[
-        "batch",
-        "name",
-        "state",
-        "turns",
-        "queued",
-        "running",
-        "succeeded",
-        "failed",
-        "dead",
-        "cancelled",
-        "time",
-    ]);
-    rows.row([
-        BatchId(view.id).to_string(),
-        or_dash(view.name.as_deref()),
-        state(view).to_owned(),
-        view.turns().to_string(),
-        view.queued.to_string(),
-        view.running.to_string(),
-        view.succeeded.to_string(),
-        view.failed.to_string(),
-        view.dead.to_string(),
-        view.cancelled.to_string(),
-        text::seconds(view.seconds),
-    ]);
-    printer::line(rows.text());
-    if !classes.is_empty() {
-        let mut rows = Rows::new(&["class", "turns", "for example"]);
-        for class in classes {
-            let error = class.error.as_deref().map(|error| text::one_line(error, 100));
-            rows.row([class.class.clone(), class.turns.to_string(), or_dash(error)]);
-        }
-        printer::line(format!("\n{}", rows.text()));
-    }
-}
-
-fn state(batch: &BatchView) -> &str {
-    if batch.state == "open" && batch.is_done() { "done" } else { &batch.state }
 }
 
 /// A name that no other batch has: `tasks-9f3a1c`.

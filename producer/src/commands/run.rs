@@ -86,7 +86,8 @@ async fn list(
         printer::json(&turns);
         return Ok(());
     }
-    let mut rows = Rows::new(&["turn", "session", "seq", "state", "class", "attempts", "submitted", "time", "prompt"]);
+    let mut rows = Rows::new(&["turn", "session", "seq", "state", "class", "attempts", "submitted", "total", "prompt"])
+        .right(&["total"]);
     for turn in &turns {
         rows.row([
             turn.turn().to_string(),
@@ -96,7 +97,7 @@ async fn list(
             or_dash(turn.class.as_deref()),
             turn.attempts.to_string(),
             text::at(turn.submitted_at),
-            or_dash(turn.seconds.map(text::seconds)),
+            or_dash(turn.total_seconds.map(text::span)),
             text::one_line(&turn.prompt, 40),
         ]);
     }
@@ -124,11 +125,11 @@ async fn show(context: &Context, turn: TurnId) -> Result<(), Stop> {
         field("attempts", &view.attempts.to_string()),
         field("submitted", &text::at(view.submitted_at)),
     ];
-    if let Some(error) = &view.error {
+    if let Some(error) = view.error.as_ref().filter(|error| **error != view.state) {
         lines.push(field("error", &text::clean(error)));
     }
     lines.push(field("prompt", &text::one_line(&view.prompt, 100)));
-    if let Some(result) = Answer::new(&view, &runs).result {
+    if let Some(result) = Answer::new(&view, &runs).result.filter(|result| !result.trim().is_empty()) {
         lines.push(field("result", &text::one_line(&result, 100)));
     }
     printer::line(lines.join("\n"));
@@ -164,7 +165,7 @@ fn phases(phases: &serde_json::Value) -> String {
 
 fn state(view: &TurnView) -> String {
     let mut text = coloured(&view.state);
-    if let Some(class) = &view.class {
+    if let Some(class) = view.class.as_ref().filter(|class| **class != view.state) {
         text.push_str(&format!(" ({class})"));
     }
     if view.state == "queued" && !view.head {

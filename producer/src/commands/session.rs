@@ -5,6 +5,7 @@ use clap::Subcommand;
 use holdfast_protocol::SessionId;
 use holdfast_shared::db::views::SessionView;
 
+use crate::batch::report::changes;
 use crate::context::Context;
 use crate::printer;
 use crate::resolve;
@@ -125,17 +126,12 @@ async fn log(context: &Context, name: &str) -> Result<(), Stop> {
     }
     let mut rows = Rows::new(&["seq", "turn", "state", "class", "files", "prompt", "result"]);
     for turn in &log {
-        let stats = turn.checkpoint_stats.clone().unwrap_or_default();
-        let changes = ["added", "modified", "removed"].map(|name| stats[name].as_u64());
         rows.row([
             or_dash(turn.seq),
             holdfast_protocol::TurnId(turn.id).to_string(),
             turn.state.clone(),
             or_dash(turn.class.as_deref()),
-            match changes {
-                [Some(added), Some(modified), Some(removed)] => format!("+{added} ~{modified} -{removed}"),
-                _ => "-".to_owned(),
-            },
+            changes(turn.checkpoint_stats.as_ref()),
             text::one_line(&turn.prompt, 40),
             or_dash(turn.result.as_deref().map(|result| text::one_line(result, 40))),
         ]);

@@ -8,7 +8,7 @@ use holdfast_shared::db::views::BatchView;
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::sleep;
 
-use super::patiently;
+use super::{Nobody, patiently};
 use crate::printer;
 use crate::stop::Stop;
 
@@ -18,13 +18,15 @@ const LOOK: Duration = Duration::from_millis(300);
 const SAY: Duration = Duration::from_secs(2);
 
 pub async fn follow(db: &Db, batch: BatchId) -> Result<BatchView, Stop> {
-    let bar = bar();
+    let mut bar: Option<ProgressBar> = None;
     let mut said: Option<(Instant, String)> = None;
+    let mut nobody = Nobody::new();
     loop {
         let began = Instant::now();
         let view = patiently(|| db.batch(batch)).await?.ok_or_else(|| Stop::bad(format!("unknown batch `{batch}`")))?;
         let line = progress(&view);
-        if let Some(bar) = &bar {
+        let bar = bar.get_or_insert_with(|| new_bar(&view));
+        if !bar.is_hidden() {
             bar.set_length(view.turns().unsigned_abs());
             bar.set_position(view.ended().unsigned_abs());
             bar.set_message(line);
@@ -33,10 +35,11 @@ pub async fn follow(db: &Db, batch: BatchId) -> Result<BatchView, Stop> {
             said = Some((Instant::now(), line));
         }
         if view.is_done() {
-            if let Some(bar) = bar {
-                bar.finish_and_clear();
-            }
+            bar.finish_and_clear();
             return Ok(view);
+        }
+        if let Some(why) = nobody.told(db, view.queued > 0 && view.running == 0).await? {
+            bar.suspend(|| printer::hint(why));
         }
         sleep(LOOK.max(began.elapsed() * 9)).await;
     }
@@ -60,14 +63,15 @@ pub fn progress(view: &BatchView) -> String {
     parts.join(", ")
 }
 
-/// A bar on stderr, if that is a terminal.
-fn bar() -> Option<ProgressBar> {
-    let bar = ProgressBar::new(0);
-    if bar.is_hidden() {
-        return None;
+/// A bar on stderr, hidden if that is no terminal. Made when there is something to show: an empty one looks full.
+fn new_bar(view: &BatchView) -> ProgressBar {
+    let bar = ProgressBar::new(view.turns().unsigned_abs()).with_message(progress(view));
+    let bar = match ProgressStyle::with_template("{bar:30.cyan/dim} {msg} {elapsed:.dim}") {
+        Ok(style) => bar.with_style(style.progress_chars("━━─")),
+        Err(_) => bar,
+    };
+    if !bar.is_hidden() {
+        bar.enable_steady_tick(Duration::from_millis(200));
     }
-    let style = ProgressStyle::with_template("{bar:30.cyan/dim} {msg} {elapsed:.dim}").ok()?;
-    bar.set_style(style.progress_chars("━━─"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    Some(bar)
+    bar
 }

@@ -5,7 +5,7 @@ use holdfast_shared::db::Db;
 use holdfast_shared::db::views::{RunView, TurnView};
 use serde_json::json;
 
-use super::{patiently, pause};
+use super::{Nobody, patiently, pause};
 use crate::answer::Answer;
 use crate::printer;
 use crate::render::Renderer;
@@ -44,6 +44,7 @@ struct Follower<'a> {
 /// Shows the turn and gives its end, or its state now.
 pub async fn follow(db: &Db, turn: TurnId, show: Show, until: Until) -> Result<(Answer, TurnView), Stop> {
     let mut follower = Follower { db, show, renderer: Renderer::default(), run: None, state: String::new() };
+    let mut nobody = Nobody::new();
     loop {
         // The state first: everything of a turn that was terminal before the events were read has been read.
         let view = patiently(|| db.turn(turn)).await?.ok_or_else(|| Stop::bad(format!("unknown turn `{turn}`")))?;
@@ -58,6 +59,10 @@ pub async fn follow(db: &Db, turn: TurnId, show: Show, until: Until) -> Result<(
         }
         if view.is_terminal() || until == Until::Now {
             return Ok((Answer::new(&view, &runs), view));
+        }
+        let waits = view.state == "queued" && view.head && view.due_in <= 0.0;
+        if let Some(why) = nobody.told(db, waits).await? {
+            printer::hint(why);
         }
         pause().await;
     }

@@ -104,9 +104,8 @@ impl Db {
     pub async fn release_batches(&self) -> Result<u64> {
         let left: Vec<(Uuid,)> = sqlx::query_as(
             "select distinct b.id from turns t join batches b on b.id = t.batch_id and b.state = 'open'
-             where t.state = 'queued' and t.due_at = $1 limit 100",
+             where t.state = 'queued' and t.due_at = '9999-12-31 00:00:00+00' limit 100",
         )
-        .bind(NEVER)
         .fetch_all(self.pool())
         .await?;
         let mut released = 0;
@@ -121,16 +120,16 @@ impl Db {
         let (mut after, mut released) = (Uuid::nil(), 0);
         loop {
             let (last, count): (Option<Uuid>, i64) = sqlx::query_as(
-                "with picked as (select id from turns where batch_id = $1 and id > $2 order by id limit $3),
+                "with picked as (
+                     select id from turns where batch_id = $1 and id > $2 and state = 'queued'
+                       and due_at = '9999-12-31 00:00:00+00' order by id limit $3),
                       freed as (update turns set due_at = clock_timestamp()
-                                where id in (select id from picked) and state = 'queued' and due_at = $4
-                                returning id)
+                                where id in (select id from picked) and state = 'queued' returning id)
                  select (select id from picked order by id desc limit 1), (select count(*) from freed)",
             )
             .bind(batch.0)
             .bind(after)
             .bind(RELEASE)
-            .bind(NEVER)
             .fetch_one(self.pool())
             .await?;
             released += count.unsigned_abs();

@@ -6,7 +6,9 @@
 
 use std::time::Duration;
 
-use holdfast_protocol::{CheckpointId, Fence, Generation, LeaseToken, ObjectId, RunId, SessionId, TurnId};
+use holdfast_protocol::{
+    CheckpointId, FailureClass, Fence, Generation, LeaseToken, ObjectId, RunId, SessionId, TurnId,
+};
 use sqlx::types::Json;
 use sqlx::{FromRow, Postgres, Transaction};
 use uuid::Uuid;
@@ -22,6 +24,8 @@ use crate::domain::turn::{Held, TurnState};
 
 /// How long after the end of a lease another engine waits, for clocks and a harness on its way out.
 const OTHER_ENGINE_MARGIN: Duration = Duration::from_secs(5);
+/// Deaths of workers in a row, without progress, after which a turn is set aside.
+const POISON_DEATHS: i32 = 3;
 
 #[derive(FromRow)]
 struct SessionRow {
@@ -46,6 +50,8 @@ struct TurnRow {
     runs: i32,
     attempts: i32,
     setup_attempts: i32,
+    deaths: i32,
+    limited_s: f64,
     cancel_requested: bool,
     paused: bool,
     revision: i32,
@@ -116,6 +122,20 @@ impl Db {
         Ok(claim)
     }
 
+    /// The turn is looked at again later, with a wake-up.
+    pub async fn put_off(&self, turn: TurnId, by: Duration) -> Result<()> {
+        sqlx::query(
+            "with t as (update turns set due_at = clock_timestamp() + $2 * interval '1 second'
+                        where id = $1 and state = 'queued' returning id, queue, due_at)
+             insert into outbox (queue, turn_id, due_at) select queue, id, due_at from t",
+        )
+        .bind(turn.0)
+        .bind(by.as_secs_f64())
+        .execute(self.pool())
+        .await?;
+        Ok(())
+    }
+
     /// Leaves a wake-up for the turn.
     pub async fn wake_later(&self, turn: TurnId, after: Duration) -> Result<()> {
         sqlx::query(
@@ -134,7 +154,8 @@ async fn turn_row(tx: &mut Transaction<'_, Postgres>, turn: TurnId, recovery_poi
     Ok(sqlx::query_as(
         "select t.seq, t.queue, t.agent, t.prompt, t.state, t.head, t.due_at <= clock_timestamp() as due,
                 greatest(0, extract(epoch from clock_timestamp() - greatest(t.due_at, t.submitted_at)) * 1000)::float8 as waited_ms,
-                t.run_id, t.runs, t.attempts, t.setup_attempts, t.cancel_requested_at is not null as cancel_requested,
+                t.run_id, t.runs, t.attempts, t.setup_attempts, t.deaths,
+                coalesce(extract(epoch from clock_timestamp() - t.limited_since), 0)::float8 as limited_s, t.cancel_requested_at is not null as cancel_requested,
                 q.paused, q.revision, p.policy, a.spec, c.manifest
          from turns t
          join queues q on q.name = t.queue
@@ -159,7 +180,7 @@ async fn binding_row(tx: &mut Transaction<'_, Postgres>, session: Uuid) -> Resul
         "select b.state, b.fence, b.worker_id, b.engine_id, b.provider, b.generation, b.computer_name, b.creation_nonce,
                 b.spec_digest, b.condemned, b.warm_at_checkpoint,
                 coalesce(b.warm_until > clock_timestamp(), false) as warm,
-                b.state = 'parking' and b.updated_at > clock_timestamp() - interval '3 seconds' as parking_fresh,
+                b.state = 'parking' and b.updated_at > clock_timestamp() - interval '25 seconds' as parking_fresh,
                 w.liveness_key as holder_key, w.incarnation as holder_incarnation, w.state = 'stopped' as holder_stopped,
                 w.lease_until < clock_timestamp() as holder_expired,
                 w.lease_until + $2 * interval '1 second' < clock_timestamp() as holder_long_expired
@@ -193,7 +214,8 @@ async fn fresh(
         return unannounce(tx, turn, Decline::Paused).await;
     }
     // Only a worker that is still parking the computer can hold the session of a queued turn.
-    if binding.state != "free" && binding.worker_id != Some(who.worker.0) && binding.parking_fresh {
+    let parking = binding.state != "free" && binding.worker_id != Some(who.worker.0) && binding.parking_fresh;
+    if parking && !holder_is_dead(tx, &binding, who).await? {
         sqlx::query(
             "insert into outbox (queue, turn_id, due_at) values ($1, $2, clock_timestamp() + interval '300 ms')",
         )
@@ -347,7 +369,9 @@ async fn take_over(
     binding: BindingRow,
     who: &Claimant,
 ) -> Result<Claim> {
-    if binding.worker_id == Some(who.worker.0) || !holder_is_dead(tx, &binding, who).await? {
+    let mine = binding.worker_id == Some(who.worker.0);
+    let lost = if mine { !who.driving.contains(&turn.0) } else { holder_is_dead(tx, &binding, who).await? };
+    if !lost {
         return Ok(Claim::Declined(Decline::Held));
     }
     let run = RunId(row.run_id.expect("a turn in flight has a run (check constraint)"));
@@ -369,6 +393,12 @@ async fn take_over(
         end_run(tx, SessionId(session.id), turn, run, &row.policy, spent(&row), &end).await?;
         return Ok(Claim::Declined(Decline::Ended));
     }
+    let deaths = charged_deaths(tx, run, &row, &binding).await?;
+    if deaths >= POISON_DEATHS && staged.checkpoint.is_none() {
+        let end = RunEnd::new(FailureClass::Poisoned, format!("{deaths} workers died on this turn without progress"));
+        end_run(tx, SessionId(session.id), turn, run, &row.policy, spent(&row), &end).await?;
+        return Ok(Claim::Declined(Decline::Ended));
+    }
     let lease = Lease {
         session: SessionId(session.id),
         turn,
@@ -380,8 +410,9 @@ async fn take_over(
     let (next_cursor, new_native): (i64, Uuid) = sqlx::query_as(
         "with b as (update sandbox_bindings set fence = $2, lease_token = $3, worker_id = $4, state = 'held',
                            granted_at = clock_timestamp(), updated_at = clock_timestamp() where session_id = $1),
-              t as (update turns set deaths = deaths + 1 where id = $5)
-         update runs set fence = $2, lease_token = $3, worker_id = $4, leases = leases + 1 where id = $6
+              t as (update turns set deaths = $7 where id = $5)
+         update runs set fence = $2, lease_token = $3, worker_id = $4, leases = leases + 1, death_cursor = next_cursor
+         where id = $6
          returning next_cursor, new_native",
     )
     .bind(session.id)
@@ -390,6 +421,7 @@ async fn take_over(
     .bind(lease.worker.0)
     .bind(turn.0)
     .bind(run.0)
+    .bind(deaths)
     .fetch_one(&mut **tx)
     .await?;
     let computer = ComputerPlan {
@@ -406,6 +438,23 @@ async fn take_over(
         _ => TurnState::Stopping(held),
     };
     grant(lease, state, session, row, computer, new_native, next_cursor as u64, staged.result, true)
+}
+
+/// A death is charged if no event of the run was stored since the one before it; a worker's own stop never is.
+async fn charged_deaths(
+    tx: &mut Transaction<'_, Postgres>,
+    run: RunId,
+    row: &TurnRow,
+    binding: &BindingRow,
+) -> Result<i32> {
+    if binding.holder_stopped == Some(true) {
+        return Ok(row.deaths);
+    }
+    let (progress,): (bool,) = sqlx::query_as("select next_cursor > death_cursor from runs where id = $1")
+        .bind(run.0)
+        .fetch_one(&mut **tx)
+        .await?;
+    Ok(if progress { 1 } else { row.deaths + 1 })
 }
 
 /// Dead by its lock within one incarnation of the server; else by lease time, if this worker may judge that.
@@ -442,7 +491,8 @@ async fn below_cap(tx: &mut Transaction<'_, Postgres>, queue: &str, cap: u32) ->
 
 /// The durable wake-up of a turn that may not run now: it counts as not announced, the relay announces it again.
 async fn unannounce(tx: &mut Transaction<'_, Postgres>, turn: TurnId, why: Decline) -> Result<Claim> {
-    sqlx::query("update turns set announced_at = null, announced_epoch = null where id = $1")
+    // Epoch 0 is never the current one; the time keeps a confirm that is on its way from marking it announced again.
+    sqlx::query("update turns set announced_at = clock_timestamp(), announced_epoch = 0 where id = $1")
         .bind(turn.0)
         .execute(&mut **tx)
         .await?;
@@ -450,7 +500,12 @@ async fn unannounce(tx: &mut Transaction<'_, Postgres>, turn: TurnId, why: Decli
 }
 
 fn spent(row: &TurnRow) -> Spent {
-    Spent { attempts: row.attempts as u32, setup_attempts: row.setup_attempts as u32 }
+    Spent {
+        attempts: row.attempts as u32,
+        setup_attempts: row.setup_attempts as u32,
+        runs: row.runs as u32,
+        limited_for: Duration::from_secs_f64(row.limited_s.max(0.0)),
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "assembles one value from the rows of the claim")]

@@ -257,6 +257,7 @@ pub(super) async fn end_run(
                 head = not $7, run_id = case when $7 then run_id end,
                 ended_at = case when $7 then clock_timestamp() end,
                 announced_at = case when $7 then announced_at end,
+                limited_since = case when $3 = 'rate_limited' then coalesce(limited_since, clock_timestamp()) end,
                 due_at = case when $7 then due_at else
                     greatest(clock_timestamp() + (case when $9 > 0 then random() else 1 end) * $8 * interval '1 second',
                              coalesce(to_timestamp($10::float8 / 1000), '-infinity')) end

@@ -23,6 +23,9 @@ pub struct Claimant {
     /// expired lease mean anything (after an outage everyone's looks expired).
     pub settled: bool,
     pub lease_ttl: Duration,
+    /// Turns that this process drives now. A turn that the database gives to this worker and that is not among them was
+    /// claimed by a commit whose answer got lost: it is taken over like a dead worker's.
+    pub driving: Vec<Uuid>,
 }
 
 /// A granted lease as every later write shows it.

@@ -49,10 +49,11 @@ impl Db {
     pub async fn lease_outbox(&self, queues: &[String], limit: i64, lease: Duration) -> Result<Vec<Due>> {
         let rows: Vec<DueRow> = sqlx::query_as(
             "with picked as (
-                 select id from outbox
-                 where queue = any($1) and due_at <= clock_timestamp()
-                   and (leased_until is null or leased_until < clock_timestamp())
-                 order by due_at, id limit $2 for update skip locked),
+                 select o.id from unnest($1::text[]) as q(name) cross join lateral (
+                     select id from outbox
+                     where queue = q.name and due_at <= clock_timestamp()
+                       and (leased_until is null or leased_until < clock_timestamp())
+                     order by due_at, id limit $2 for update skip locked) o),
              leased as (
                  update outbox set leased_until = clock_timestamp() + $3 * interval '1 second'
                  where id in (select id from picked) returning id, queue, turn_id, greatest(created_at, due_at) as since)
@@ -121,7 +122,14 @@ impl Db {
             "select t.id, q.broker_epoch from turns t join queues q on q.name = t.queue
              where t.queue = $1 and t.state = 'queued' and t.head and t.due_at <= clock_timestamp() and not q.paused
                and (t.announced_at is null or t.announced_epoch is distinct from q.broker_epoch)
-             order by t.priority desc, t.due_at, t.id limit $2",
+             order by t.priority desc, t.due_at, t.id
+             limit (
+                 select case when cap = 0 then $2 else least($2, greatest(0, cap - active)) end from (
+                     select coalesce((p.policy ->> 'concurrency')::bigint, 0) as cap,
+                            (select count(*) from turns a where a.queue = $1
+                             and a.state in ('starting', 'running', 'saving', 'stopping')) as active
+                     from queues c join queue_policies p on p.queue = c.name and p.revision = c.revision
+                     where c.name = $1) room)",
         )
         .bind(queue)
         .bind(limit)
@@ -130,12 +138,14 @@ impl Db {
         Ok(rows.into_iter().map(|(turn, epoch)| Candidate { turn: TurnId(turn), epoch }).collect())
     }
 
-    /// Records confirmed announcements. A turn that was claimed meanwhile is left alone.
+    /// Records confirmed announcements. A turn that was claimed meanwhile is left alone, and so is one whose claim was
+    /// declined meanwhile (epoch 0): its message is gone.
     pub async fn mark_announced(&self, turns: &[TurnId], epoch: i64) -> Result<()> {
         let ids: Vec<Uuid> = turns.iter().map(|turn| turn.0).collect();
         sqlx::query(
             "update turns set announced_at = clock_timestamp(), announced_epoch = $2
-             where id = any($1) and state = 'queued' and head",
+             where id = any($1) and state = 'queued' and head
+               and (announced_epoch is distinct from 0 or announced_at < clock_timestamp() - interval '10 seconds')",
         )
         .bind(ids)
         .bind(epoch)

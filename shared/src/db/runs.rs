@@ -54,8 +54,8 @@ impl Db {
     /// The turn is being cancelled.
     pub async fn stopping(&self, lease: &Lease) -> Result<()> {
         let done = sqlx::query(
-            "update turns set state = 'stopping' where id = $1 and state in ('starting', 'running', 'stopping')
-             and exists (select from runs where id = $2 and fence = $3 and lease_token = $4 for share)",
+            "update turns set state = 'stopping' where id = $1 and run_id = $2 and state in ('starting', 'running', 'stopping')
+             and exists (select from runs where id = $2 and fence = $3 and lease_token = $4 and ended_at is null for share)",
         )
         .bind(lease.turn.0)
         .bind(lease.run.0)
@@ -71,7 +71,7 @@ impl Db {
         let done = sqlx::query(
             "with r as (
                  update runs set next_cursor = $5, event_bytes = event_bytes + octet_length($6)
-                 where id = $1 and fence = $2 and lease_token = $3 and next_cursor = $4 returning id)
+                 where id = $1 and fence = $2 and lease_token = $3 and next_cursor = $4 and ended_at is null returning id)
              insert into run_events (run_id, from_cursor, next_cursor, body) select id, $4, $5, $6 from r",
         )
         .bind(lease.run.0)
@@ -85,13 +85,14 @@ impl Db {
         if done.rows_affected() == 1 {
             return Ok(());
         }
-        let stored: Option<(i64,)> =
-            sqlx::query_as("select next_cursor from runs where id = $1 and fence = $2 and lease_token = $3")
-                .bind(lease.run.0)
-                .bind(lease.fence.get() as i64)
-                .bind(lease.token.0)
-                .fetch_optional(self.pool())
-                .await?;
+        let stored: Option<(i64,)> = sqlx::query_as(
+            "select next_cursor from runs where id = $1 and fence = $2 and lease_token = $3 and ended_at is null",
+        )
+        .bind(lease.run.0)
+        .bind(lease.fence.get() as i64)
+        .bind(lease.token.0)
+        .fetch_optional(self.pool())
+        .await?;
         match stored {
             Some((stored,)) if stored == next as i64 => Ok(()),
             Some((stored,)) => Err(DbError::Refused(format!("events of the run end at {stored}, not at {from}"))),
@@ -235,6 +236,20 @@ impl Db {
         .bind(kept == Parked::Warm)
         .bind(phases_ms)
         .bind(lease.run.0)
+        .execute(self.pool())
+        .await?;
+        Ok(done.rows_affected() == 1)
+    }
+
+    /// Takes the right to pause the computer that is being parked: `false` = a newer lease has it.
+    pub async fn may_park(&self, lease: &Lease) -> Result<bool> {
+        let done = sqlx::query(
+            "update sandbox_bindings set updated_at = clock_timestamp()
+             where session_id = $1 and fence = $2 and lease_token = $3 and state = 'parking'",
+        )
+        .bind(lease.session.0)
+        .bind(lease.fence.get() as i64)
+        .bind(lease.token.0)
         .execute(self.pool())
         .await?;
         Ok(done.rows_affected() == 1)

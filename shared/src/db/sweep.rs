@@ -25,11 +25,21 @@ pub struct KnownComputer {
 }
 
 impl Db {
-    /// The next due head of one of these queues, for a slot that heard nothing from the broker.
+    /// The next due head of these queues, for a slot that heard nothing from the broker. Queues that are paused or at
+    /// their cap are left out, so that they hold nobody else up.
     pub async fn next_due(&self, queues: &[String]) -> Result<Option<TurnId>> {
         let row: Option<(Uuid,)> = sqlx::query_as(
-            "select t.id from turns t join queues q on q.name = t.queue
-             where t.queue = any($1) and t.state = 'queued' and t.head and t.due_at <= clock_timestamp() and not q.paused
+            "select t.id from queues q
+             join queue_policies p on p.queue = q.name and p.revision = q.revision
+             cross join lateral (
+                 select id, priority, due_at from turns
+                 where queue = q.name and state = 'queued' and head and due_at <= clock_timestamp()
+                 order by priority desc, due_at, id limit 1) t
+             where q.name = any($1) and not q.paused
+               and (coalesce((p.policy ->> 'concurrency')::bigint, 0) = 0
+                    or (p.policy ->> 'concurrency')::bigint > (
+                        select count(*) from turns a where a.queue = q.name
+                        and a.state in ('starting', 'running', 'saving', 'stopping')))
              order by t.priority desc, t.due_at, t.id limit 1",
         )
         .bind(queues)
@@ -42,10 +52,12 @@ impl Db {
     pub async fn orphans(&self, who: &Claimant) -> Result<Vec<TurnId>> {
         let rows: Vec<(Uuid,)> = sqlx::query_as(
             "select b.turn_id from sandbox_bindings b join workers w on w.id = b.worker_id
-             where b.state = 'held' and b.turn_id is not null and b.worker_id <> $1
-               and (w.state = 'stopped' or ($2 and w.lease_until < clock_timestamp())
+             where b.state = 'held' and b.turn_id is not null
+               and case when b.worker_id = $1
+                   then not b.turn_id = any($5) and b.granted_at < clock_timestamp() - interval '5 seconds'
+                   else (w.state = 'stopped' or ($2 and w.lease_until < clock_timestamp())
                     or (w.liveness_key is not null and w.incarnation = $3
-                        and pg_try_advisory_xact_lock_shared(w.liveness_key)))
+                        and pg_try_advisory_xact_lock_shared(w.liveness_key))) end
                and (b.engine_id = $4 or ($2 and w.lease_until + interval '5 seconds' < clock_timestamp())
                     or exists (select from run_stages s where s.run_id = b.run_id and s.kind = 'checkpoint'))
              order by b.granted_at limit 16",
@@ -54,6 +66,7 @@ impl Db {
         .bind(who.settled)
         .bind(&who.incarnation)
         .bind(&who.engine_id)
+        .bind(&who.driving)
         .fetch_all(self.pool())
         .await?;
         Ok(rows.into_iter().map(|(id,)| TurnId(id)).collect())
@@ -77,10 +90,11 @@ impl Db {
         let freed = sqlx::query(
             "with dead as (
                  select b.session_id from sandbox_bindings b join workers w on w.id = b.worker_id
-                 where b.state = 'parking' and b.engine_id = $1 and b.worker_id <> $2
-                   and b.updated_at < clock_timestamp() - interval '3 seconds'
-                   and (w.state = 'stopped' or w.lease_until < clock_timestamp()
-                        or (w.incarnation = $3 and pg_try_advisory_xact_lock_shared(w.liveness_key)))
+                 where b.state = 'parking' and b.engine_id = $1
+                   and (b.updated_at < clock_timestamp() - interval '60 seconds'
+                        or (b.worker_id <> $2 and b.updated_at < clock_timestamp() - interval '3 seconds'
+                            and (w.state = 'stopped' or w.lease_until < clock_timestamp()
+                                 or (w.incarnation = $3 and pg_try_advisory_xact_lock_shared(w.liveness_key)))))
                  for update of b skip locked),
              b as (
                  update sandbox_bindings set fence = fence + 1, state = 'free', lease_token = null, worker_id = null,
@@ -88,7 +102,7 @@ impl Db {
                  where session_id in (select session_id from dead)
                  returning computer_name, engine_id, provider, session_id, generation)
              insert into retired_computers (computer_name, engine_id, provider, session_id, generation, reason)
-             select computer_name, engine_id, provider, session_id, generation, 'worker died while parking' from b
+             select computer_name, engine_id, provider, session_id, generation, 'never parked' from b
              where computer_name is not null on conflict do nothing",
         )
         .bind(&who.engine_id)

@@ -9,12 +9,14 @@ mod events;
 mod find;
 mod queues;
 mod sessions;
+mod tasks;
 mod turns;
 
 pub use batches::{BatchView, ClassCount};
 pub use find::{Found, Prefix};
 pub use queues::QueueView;
 pub use sessions::{CheckpointView, SessionLogRow, SessionView};
+pub use tasks::TaskView;
 pub use turns::{RunView, TurnFilter, TurnView, is_terminal};
 
 macro_rules! shown_as {

@@ -172,6 +172,19 @@ impl Db {
         Ok(id.simple().to_string()[..12].to_owned())
     }
 
+    /// Whether another worker of this engine takes turns.
+    pub async fn has_other_worker(&self, worker: WorkerId, engine_id: &str) -> Result<bool> {
+        let (other,): (bool,) = sqlx::query_as(
+            "select exists (select from workers
+             where engine_id = $2 and id <> $1 and state = 'active' and lease_until > clock_timestamp())",
+        )
+        .bind(worker.0)
+        .bind(engine_id)
+        .fetch_one(self.pool())
+        .await?;
+        Ok(other)
+    }
+
     /// Parked computers of the engine are of no use once its last worker stops: retires them, if this one is the last.
     pub async fn retire_parked_of_last_worker(&self, worker: WorkerId, engine_id: &str) -> Result<u64> {
         let done = sqlx::query(

@@ -28,6 +28,8 @@ pub struct QueuePolicy {
     pub concurrency: u32,
     /// How long a parked computer waits for the next turn.
     pub warm_for: Span,
+    /// How long a turn waits for a provider's limit in all.
+    pub max_limit_wait: Span,
 }
 
 impl Default for QueuePolicy {
@@ -47,6 +49,7 @@ impl Default for QueuePolicy {
             max_depth: 1_000_000,
             concurrency: 0,
             warm_for: Span::secs(300),
+            max_limit_wait: Span::secs(86_400),
         }
     }
 }

@@ -13,6 +13,10 @@ use super::turn::Verdict;
 pub struct Spent {
     pub attempts: u32,
     pub setup_attempts: u32,
+    /// Runs of the turn, this one included.
+    pub runs: u32,
+    /// How long the provider's limit has held the turn up.
+    pub limited_for: Duration,
 }
 
 /// A verdict and the bounds of the delay before the next run.
@@ -33,7 +37,9 @@ pub fn decide(policy: &QueuePolicy, spent: Spent, class: FailureClass) -> Decisi
             (retry_while(tries < policy.max_setup_attempts, false), tries)
         }
         // A limit of the provider is nobody's fault: it never burns an attempt.
-        FailureClass::RateLimited if policy.retry_on.contains(&class) => (Verdict::Retry { burned: false }, 1),
+        FailureClass::RateLimited if policy.retry_on.contains(&class) => {
+            (retry_while(spent.limited_for < policy.max_limit_wait.0, false), spent.runs)
+        }
         // A dead worker is always retried within the attempts.
         _ if class == FailureClass::WorkerLost || policy.retry_on.contains(&class) => {
             let tries = spent.attempts + 1;
@@ -53,7 +59,8 @@ mod tests {
     use super::*;
 
     fn verdict(attempts: u32, setup_attempts: u32, class: FailureClass) -> Verdict {
-        decide(&QueuePolicy::default(), Spent { attempts, setup_attempts }, class).verdict
+        let spent = Spent { attempts, setup_attempts, ..Spent::default() };
+        decide(&QueuePolicy::default(), spent, class).verdict
     }
 
     #[test]
@@ -74,6 +81,9 @@ mod tests {
     #[test]
     fn limits_of_the_provider_burn_nothing() {
         assert_eq!(verdict(2, 0, FailureClass::RateLimited), Verdict::Retry { burned: false });
+        let day = Spent { limited_for: Duration::from_secs(86_400), ..Spent::default() };
+        let decision = decide(&QueuePolicy::default(), day, FailureClass::RateLimited);
+        assert_eq!(decision.verdict, Verdict::GiveUp, "a limit is waited for within `max_limit_wait`");
     }
 
     #[test]

@@ -303,7 +303,7 @@ async fn a_declined_claim_leaves_a_wake_up() {
     worker.granted(db, one).await;
     sqlx::query("update turns set announced_at = now(), announced_epoch = 1").execute(db.pool()).await.unwrap();
     assert_eq!(declined(worker.claim(db, two).await), Decline::CapFull);
-    assert!(value::<bool>(db, "select announced_at is null from turns where state = 'queued'").await);
+    assert!(value::<bool>(db, "select announced_epoch = 0 from turns where state = 'queued'").await);
     sqlx::query("update queues set paused = true").execute(db.pool()).await.unwrap();
     assert_eq!(declined(worker.claim(db, two).await), Decline::Paused);
     assert_eq!(declined(worker.claim(db, holdfast_protocol::TurnId::generate()).await), Decline::UnknownTurn);
@@ -431,5 +431,91 @@ async fn a_parking_of_a_dead_worker_is_freed_and_its_computer_retired() {
     assert_eq!(db.retired("e1", 10).await.unwrap().len(), 1);
     let grant = w2.granted(db, second).await;
     assert!(!grant.computer.warm && grant.lease.fence > first.lease.fence);
+    test.drop().await;
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_got_lost_is_taken_over_by_its_own_worker() {
+    let test = TestDb::create().await;
+    let db = &test.db;
+    catalog(db, policy()).await;
+    let mut worker = TestWorker::start(db, "e1").await;
+    let turn = submit(db, "s", "one").await;
+    let lost = worker.granted(db, turn).await;
+    worker.who.driving = vec![turn.0];
+    assert_eq!(declined(worker.claim(db, turn).await), Decline::Held, "a turn that is driven here is left alone");
+    worker.who.driving = vec![];
+    assert!(db.orphans(&worker.who).await.unwrap().is_empty(), "its driver may just be starting");
+    sqlx::query("update sandbox_bindings set granted_at = clock_timestamp() - interval '10 s'")
+        .execute(db.pool())
+        .await
+        .unwrap();
+    assert_eq!(db.orphans(&worker.who).await.unwrap(), vec![turn]);
+    let again = worker.granted(db, turn).await;
+    assert!(again.taken_over && again.lease.fence > lost.lease.fence);
+    test.drop().await;
+}
+
+#[tokio::test]
+async fn a_late_cancel_of_an_ended_run_does_not_touch_its_successor() {
+    let test = TestDb::create().await;
+    let db = &test.db;
+    catalog(db, policy()).await;
+    let worker = TestWorker::start(db, "e1").await;
+    let turn = submit(db, "s", "one").await;
+    let old = worker.granted(db, turn).await;
+    let end = RunEnd::new(FailureClass::SandboxLost, "gone");
+    db.fail(&old.lease, &old.policy, old.spent, &end).await.unwrap();
+    let new = worker.granted(db, turn).await;
+    lost(db.stopping(&old.lease).await);
+    lost(db.append_events(&old.lease, 0, 1, b"x").await);
+    assert_eq!(value::<String>(db, "select state from turns").await, "starting");
+    db.stopping(&new.lease).await.unwrap();
+    test.drop().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_kills_its_workers_is_set_aside_and_progress_clears_it() {
+    let test = TestDb::create().await;
+    let db = &test.db;
+    catalog(db, policy()).await;
+    let (turn, other) = (submit(db, "s", "one").await, submit(db, "o", "two").await);
+    let mut worker = TestWorker::start(db, "e1").await;
+    let grant = worker.granted(db, turn).await;
+    db.append_events(&grant.lease, 0, 1, b"x").await.unwrap();
+    for deaths in 1..=2 {
+        worker.die(db).await;
+        worker = TestWorker::start(db, "e1").await;
+        worker.granted(db, turn).await;
+        assert_eq!(value::<i32>(db, "select deaths from turns where seq = 1 and run_id is not null").await, deaths);
+    }
+    worker.die(db).await;
+    worker = TestWorker::start(db, "e1").await;
+    assert_eq!(declined(worker.claim(db, turn).await), Decline::Ended);
+    let class: String =
+        sqlx::query_scalar("select class from turns where id = $1").bind(turn.0).fetch_one(db.pool()).await.unwrap();
+    assert_eq!(class, "poisoned");
+    let innocent = worker.granted(db, other).await;
+    assert_eq!(innocent.spent.attempts, 0, "its neighbour is not punished");
+    test.drop().await;
+}
+
+#[tokio::test]
+async fn a_confirm_that_arrives_after_the_decline_does_not_hide_the_turn() {
+    let test = TestDb::create().await;
+    let db = &test.db;
+    catalog(db, QueuePolicy { concurrency: 1, ..policy() }).await;
+    let worker = TestWorker::start(db, "e1").await;
+    let (one, two) = (submit(db, "a", "one").await, submit(db, "b", "two").await);
+    let first = worker.granted(db, one).await;
+    assert!(db.announce_candidates("default", 10).await.unwrap().is_empty(), "a queue at its cap announces nothing");
+    assert_eq!(db.next_due(&["default".to_owned()]).await.unwrap(), None, "and holds no idle slot up");
+    assert_eq!(declined(worker.claim(db, two).await), Decline::CapFull);
+    db.mark_announced(&[two], 1).await.unwrap();
+    assert_eq!(db.announced("default", 10).await.unwrap(), 0);
+    let end = RunEnd::new(FailureClass::HarnessError, "no");
+    db.fail(&first.lease, &first.policy, first.spent, &end).await.unwrap();
+    assert_eq!(db.announce_candidates("default", 10).await.unwrap().len(), 1);
+    assert_eq!(db.next_due(&["default".to_owned()]).await.unwrap(), Some(two));
     test.drop().await;
 }

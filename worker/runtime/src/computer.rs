@@ -141,8 +141,14 @@ impl Computer {
     }
 
     /// Anything that only reads a capture or ends it.
-    pub fn captured<T>(&self, act: impl FnOnce(&mut Checkpointer) -> T) -> T {
+    pub fn captured<T>(
+        &self,
+        held: Held,
+        act: impl FnOnce(&mut Checkpointer) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
         let mut checkpointer = lock(&self.checkpointer);
+        // Asked again after the wait for the files: a later lease's capture is not this caller's to end.
+        held()?;
         let done = act(&mut checkpointer);
         self.look(&checkpointer);
         done

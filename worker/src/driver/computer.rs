@@ -155,58 +155,39 @@ impl Drive {
     /// The computer in which a lost worker's run may go on. `false` = start over in a new one.
     async fn reattach(&mut self, state: TurnState) -> Result<bool, Halt> {
         let since = Instant::now();
-        let found = self.worker.sandbox.find(&self.computer.name).await;
-        let started = !matches!(state, TurnState::Starting(_));
-        let gone =
-            |what: &str| Halt::run(FailureClass::SandboxLost, format!("the computer of the lost worker's run {what}"));
-        let computer = match found {
-            Ok(Some(computer)) if computer.nonce == Some(self.computer.nonce) => computer,
-            Ok(_) if started => return Err(gone("is gone")),
-            Ok(_) => {
-                self.replace("never created").await?;
-                return Ok(false);
-            }
-            Err(error) => return Err(Halt::sandbox(error, self.class_while(started))),
+        if !matches!(state, TurnState::Starting(_)) {
+            // The model was asked: whatever is transient here is waited out.
+            self.reconnect().await?;
+            self.phases.add("computer", since);
+            self.worker.metrics.taken_over("reattached");
+            return Ok(true);
+        }
+        let unavailable = |error| Halt::sandbox(error, FailureClass::SandboxUnavailable);
+        let found = self.worker.sandbox.find(&self.computer.name).await.map_err(unavailable)?;
+        let usable = found
+            .filter(|computer| computer.nonce == Some(self.computer.nonce) && computer.state != ComputerState::Stopped);
+        let Some(computer) = usable else {
+            self.replace("never started").await?;
+            return Ok(false);
         };
-        match computer.state {
-            ComputerState::Stopped if started => return Err(gone("has stopped")),
-            ComputerState::Stopped => {
-                self.replace("stopped").await?;
-                return Ok(false);
-            }
-            ComputerState::Paused => self
-                .worker
-                .sandbox
-                .resume(&self.computer.name)
-                .await
-                .map_err(|error| Halt::sandbox(error, self.class_while(started)))?,
-            ComputerState::Running => {}
+        if computer.state == ComputerState::Paused {
+            self.worker.sandbox.resume(&self.computer.name).await.map_err(unavailable)?;
         }
         let status = self.open().await?;
         self.phases.add("computer", since);
         let ours = status.run.as_ref().is_some_and(|run| run.run == self.lease().run);
         debug!(?status, ours, "re-attached");
-        if started && !ours {
-            return Err(gone("does not know the run"));
-        }
-        if !started && !ours {
-            let at_recovery_point = status.stands_at.is_some()
-                && status.stands_at == self.grant.recovery_point.map(|point| point.checkpoint);
-            match (status.blank, at_recovery_point) {
-                (_, true) => {}
-                (true, _) => self.restore().await?,
-                _ => {
-                    self.replace("left half restored").await?;
-                    return Ok(false);
-                }
+        let recovery_point = self.grant.recovery_point.map(|point| point.checkpoint);
+        let ready = ours || (status.stands_at.is_some() && status.stands_at == recovery_point);
+        if !ready {
+            if !status.blank {
+                self.replace("left half restored").await?;
+                return Ok(false);
             }
+            self.restore().await?;
         }
         self.worker.metrics.taken_over("reattached");
         Ok(true)
-    }
-
-    const fn class_while(&self, started: bool) -> FailureClass {
-        if started { FailureClass::SandboxLost } else { FailureClass::SandboxUnavailable }
     }
 
     /// Condemns the generation and plans the next.

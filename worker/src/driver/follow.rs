@@ -154,7 +154,7 @@ impl Drive {
     }
 
     /// Opens a new connection while the engine says that the computer runs.
-    async fn reconnect(&mut self) -> Result<(), Halt> {
+    pub(super) async fn reconnect(&mut self) -> Result<(), Halt> {
         let since = Instant::now();
         let mut pause = Duration::from_millis(50);
         self.channel = None;

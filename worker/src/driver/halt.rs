@@ -18,7 +18,10 @@ macro_rules! fenced {
         let mut pause = std::time::Duration::from_millis(50);
         loop {
             $drive.identity.active().await?;
-            match $write.await {
+            // The server limits its statements; a server that vanished answers nothing.
+            let written = tokio::time::timeout(std::time::Duration::from_secs(40), $write).await;
+            let written = written.unwrap_or_else(|_| Err(holdfast_shared::db::DbError::Sql(holdfast_shared::db::unanswered())));
+            match written {
                 Ok(value) => break value,
                 Err(error) if error.is_transient() => {
                     tracing::warn!(%error, write = stringify!($write), "the database is away; trying again");

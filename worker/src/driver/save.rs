@@ -59,7 +59,7 @@ impl Drive {
             let channel = match self.channel() {
                 Ok(channel) if channel.is_open() => channel,
                 _ => {
-                    self.open().await?;
+                    self.reconnect().await?;
                     self.channel()?
                 }
             };

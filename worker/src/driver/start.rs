@@ -9,6 +9,7 @@ use tracing::debug;
 
 use super::{Drive, Halt};
 
+const RENEW_DEADLINE: Duration = Duration::from_secs(5);
 const START_DEADLINE: Duration = Duration::from_secs(30);
 
 impl Drive {
@@ -20,6 +21,10 @@ impl Drive {
         let channel = self.channel()?;
         let call = Call::Start(Box::new(self.request()));
         let timeout = self.grant.policy.turn_timeout.0;
+        // A restore may have taken longer than the lease time that the hello brought; nothing starts without authority.
+        let ttl_ms = self.watchdog_ms().await?;
+        let renewed = channel.call(Call::Renew { ttl_ms }, RENEW_DEADLINE).await;
+        renewed.map_err(|error| Halt::channel(&error, FailureClass::SandboxUnavailable))?;
         // The row and the start do not wait for each other: a run whose row says `starting` is re-attached the same way.
         let written = async {
             fenced!(self, self.worker.db.harness_started(self.lease(), timeout));

@@ -1,4 +1,4 @@
-//! Queues with what waits in them and what runs. Reads only.
+//! Queues with what waits in them and what runs, and whether anybody is there to run it. Reads only.
 
 use serde::Serialize;
 use sqlx::FromRow;
@@ -23,6 +23,15 @@ pub struct QueueView {
 }
 
 impl Db {
+    /// Workers that take turns now.
+    pub async fn live_workers(&self) -> Result<i64> {
+        Ok(sqlx::query_scalar(
+            "select count(*) from workers where state = 'active' and lease_until > clock_timestamp()",
+        )
+        .fetch_one(self.pool())
+        .await?)
+    }
+
     pub async fn queue_views(&self) -> Result<Vec<QueueView>> {
         Ok(sqlx::query_as(
             "select q.name as queue, q.revision, q.paused, p.policy, n.queued, n.due, n.announced, n.running

@@ -46,6 +46,8 @@ pub struct TurnView {
     pub ended_at: Option<OffsetDateTime>,
     /// Seconds since the start, or from start to end.
     pub seconds: Option<f64>,
+    /// The same with the wait before the first start.
+    pub total_seconds: Option<f64>,
     /// Seconds until a queued turn is due; not above 0 when it is.
     pub due_in: f64,
 }
@@ -124,8 +126,12 @@ impl Db {
                     t.cancel_requested_at is not null as cancel_requested, left(t.prompt, 2000) as prompt, t.metadata,
                     t.due_at, t.submitted_at, t.started_at, t.ended_at,
                     extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8 as seconds,
+                    extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8
+                        + coalesce((first.phases_ms->>'queue_wait')::float8, 0) / 1000 as total_seconds,
                     extract(epoch from t.due_at - clock_timestamp())::float8 as due_in
-             from turns t join sessions s on s.id = t.session_id where t.id = $1",
+             from turns t join sessions s on s.id = t.session_id
+                  left join runs first on first.turn_id = t.id and first.ordinal = 1
+             where t.id = $1",
         )
         .bind(turn.0)
         .fetch_optional(self.pool())
@@ -140,8 +146,11 @@ impl Db {
                     t.cancel_requested_at is not null as cancel_requested, left(t.prompt, 2000) as prompt, t.metadata,
                     t.due_at, t.submitted_at, t.started_at, t.ended_at,
                     extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8 as seconds,
+                    extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8
+                        + coalesce((first.phases_ms->>'queue_wait')::float8, 0) / 1000 as total_seconds,
                     extract(epoch from t.due_at - clock_timestamp())::float8 as due_in
              from turns t join sessions s on s.id = t.session_id
+                  left join runs first on first.turn_id = t.id and first.ordinal = 1
              where t.namespace = $1 and ($2::uuid is null or t.session_id = $2) and ($3::text is null or t.state = $3)
                and ($4::uuid is null or t.batch_id = $4)
              order by t.submitted_at desc, t.id desc limit $5",

@@ -11,6 +11,7 @@ use holdfast_protocol::{Fence, PROTOCOL_VERSION};
 
 use super::Server;
 use super::connection::Connection;
+use crate::checkpoint::Checkpointer;
 use crate::run::Patience;
 
 type Answered = Result<Answer, Refusal>;
@@ -71,15 +72,18 @@ pub(super) fn slow(server: &Server, connection: &Connection, fence: Fence, call:
         Call::Capture { run, checkpoint, limits } => {
             computer.capture(run, checkpoint, &limits, &held).map(|captured| Answer::Captured(Box::new(captured)))
         }
-        Call::CaptureList { from } => {
-            computer.captured(|capture| capture.capture_list(from)).map(|objects| Answer::CaptureList { objects })
-        }
+        Call::CaptureList { from } => computer
+            .captured(&held, |capture| capture.capture_list(from))
+            .map(|objects| Answer::CaptureList { objects }),
         Call::CaptureRead { ids } => {
-            computer.captured(|capture| capture.capture_read(&ids)).map(|objects| Answer::Objects { objects })
+            computer.captured(&held, |capture| capture.capture_read(&ids)).map(|objects| Answer::Objects { objects })
         }
         Call::CaptureEnd => {
-            computer.captured(|capture| capture.capture_end());
-            Ok(Answer::Done)
+            let end = |capture: &mut Checkpointer| {
+                capture.capture_end();
+                Ok(Answer::Done)
+            };
+            computer.captured(&held, end)
         }
         _ => Err(Refusal::Internal("a quick call came to the slow ones".to_owned())),
     }
