@@ -30,13 +30,18 @@ pub async fn catalog(db: &Db, policy: QueuePolicy) {
     db.apply_queues(&[("default".to_owned(), policy)]).await.expect("the queue applies");
 }
 
-/// Submits a turn to a session.
+/// Submits a turn to a session of the agent `scripted`.
 pub async fn submit(db: &Db, session: &str, prompt: &str) -> TurnId {
+    submit_to(db, "scripted", "default", session, prompt).await
+}
+
+/// Submits a turn; the agent is named as its harness.
+pub async fn submit_to(db: &Db, agent: &str, queue: &str, session: &str, prompt: &str) -> TurnId {
     let wish = Wish {
-        agent: "scripted".to_owned(),
+        agent: agent.to_owned(),
         agent_version: 1,
-        harness: "scripted".to_owned(),
-        queue: "default".to_owned(),
+        harness: agent.to_owned(),
+        queue: queue.to_owned(),
         policy_revision: 1,
     };
     let turn = NewTurn {

@@ -5,14 +5,13 @@ use std::time::Duration;
 use holdfast_protocol::TurnId;
 use holdfast_protocol::harness::{Harness, ScriptedSettings};
 use holdfast_shared::db::Db;
-use holdfast_shared::db::submit::{NewTurn, Wish};
 use holdfast_shared::domain::agent::AgentSpec;
 use holdfast_shared::domain::policy::{Backoff, Jitter, QueuePolicy, Span};
 use holdfast_shared::domain::sandbox::{Network, SandboxSpec};
 use holdfast_worker::sandbox::Sandbox;
 use holdfast_worker::sandbox::docker::Docker;
-use serde_json::json;
 
+use crate::fleet::submit_to;
 use crate::services::TestDb;
 
 /// A database with an agent and a queue of its own, and the engine as its workers see it.
@@ -29,14 +28,11 @@ impl House {
         let docker = Docker::connect(&installation, None).await.expect("the engine answers");
         let queue = format!("t{}", &uuid::Uuid::now_v7().simple().to_string()[20..]);
         test.db.apply_queues(&[(queue.clone(), policy)]).await.expect("the queue applies");
-        let spec = AgentSpec {
-            harness: Harness::Scripted(ScriptedSettings::default()),
-            sandbox: small_sandbox(),
-            env: Default::default(),
-            forward_env: vec![],
-        };
-        test.db.apply_agents("default", &[("scripted".to_owned(), spec)]).await.expect("the agent applies");
-        Self { test, docker, queue }
+        let house = Self { test, docker, queue };
+        let harness = Harness::Scripted(ScriptedSettings::default());
+        let spec = AgentSpec { harness, sandbox: small_sandbox(), env: Default::default(), forward_env: vec![] };
+        house.agent(spec).await;
+        house
     }
 
     pub fn db(&self) -> &Db {
@@ -44,28 +40,18 @@ impl House {
     }
 
     pub async fn submit(&self, session: &str, prompt: &str) -> TurnId {
-        self.submit_to("scripted", "scripted", session, prompt).await
+        self.submit_to("scripted", session, prompt).await
     }
 
-    pub async fn submit_to(&self, agent: &str, harness: &str, session: &str, prompt: &str) -> TurnId {
-        let wish = Wish {
-            agent: agent.to_owned(),
-            agent_version: 1,
-            harness: harness.to_owned(),
-            queue: self.queue.clone(),
-            policy_revision: 1,
-        };
-        let turn = NewTurn {
-            namespace: "default".to_owned(),
-            session: session.to_owned(),
-            session_given: true,
-            wish,
-            prompt: prompt.to_owned(),
-            metadata: json!({}),
-            key: None,
-            priority: 1,
-        };
-        self.db().submit_turn(&turn).await.expect("the turn is accepted").turn
+    /// `agent` is also the name of its harness.
+    pub async fn submit_to(&self, agent: &str, session: &str, prompt: &str) -> TurnId {
+        submit_to(self.db(), agent, &self.queue, session, prompt).await
+    }
+
+    /// Stores an agent named as its harness.
+    pub async fn agent(&self, spec: AgentSpec) {
+        let name = spec.harness.kind().to_owned();
+        self.db().apply_agents("default", &[(name, spec)]).await.expect("the agent applies");
     }
 
     /// The result text of a turn that has ended.

@@ -10,6 +10,7 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::lease::Lease;
+use super::submit::depth;
 use super::{Db, DbError, Result};
 use crate::domain::policy::{Jitter, QueuePolicy};
 use crate::domain::retry::{Decision, Spent, decide};
@@ -152,7 +153,7 @@ impl Db {
                 .bind(turn.0)
                 .execute(&mut *tx)
                 .await?;
-                count(&mut tx, &queue, -1).await?;
+                depth::add(&mut tx, &queue, -1).await?;
                 advance(&mut tx, session).await?;
                 Cancelled::Done
             }
@@ -279,7 +280,7 @@ pub(super) async fn end_run(
     if ended {
         return advance(tx, session.0).await;
     }
-    count(tx, &queue, 1).await?;
+    depth::add(tx, &queue, 1).await?;
     sqlx::query("insert into outbox (queue, turn_id, due_at) select queue, id, due_at from turns where id = $1")
         .bind(turn.0)
         .execute(&mut **tx)
@@ -321,14 +322,4 @@ pub(super) async fn advance(tx: &mut Transaction<'_, Postgres>, session: Uuid) -
     .fetch_optional(&mut **tx)
     .await?;
     Ok(next.map(|(turn, queue)| NextHead { turn: TurnId(turn), queue }))
-}
-
-/// A change of the queue's depth; folded by a tick.
-pub(super) async fn count(tx: &mut Transaction<'_, Postgres>, queue: &str, delta: i32) -> Result<()> {
-    sqlx::query("insert into queue_depth_deltas (queue, delta) values ($1, $2)")
-        .bind(queue)
-        .bind(delta)
-        .execute(&mut **tx)
-        .await?;
-    Ok(())
 }

@@ -172,7 +172,6 @@ async fn what_is_cut_off_leaves_no_name() {
 
 /// `HOLDFAST_TEST_IMAGE_CACHE` names a directory for the downloads, `HOLDFAST_TEST_RUNTIME` the static runtime.
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "downloads several hundred megabytes"]
 async fn the_whole_image_works_inside_the_lockdown() {
     let setting = |name: &str| PathBuf::from(holdfast_tests::services::env(name));
     let world = World::new().await;

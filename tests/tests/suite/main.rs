@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod claude;
 mod cli;
 mod flow;
 mod image;
