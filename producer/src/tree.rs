@@ -36,7 +36,7 @@ impl Workspace {
                 session.session
             ))
         })?;
-        let store = PgStore::new(db.pool().clone());
+        let store = PgStore::new(db.clone());
         let mut entries = TreeReader::new(&store, context.namespace()).walk(point.manifest).await?;
         entries.retain(|entry| entry.root == RootKind::Workspace);
         Ok(Self { store, checkpoint: CheckpointId(point.checkpoint), entries })

@@ -133,7 +133,10 @@ impl<'a> Chunks<'a> {
 /// On a terminal only; hidden elsewhere.
 fn bar(lines: u64) -> ProgressBar {
     let bar = ProgressBar::new(lines);
-    let rate = |state: &ProgressState, out: &mut dyn Write| drop(write!(out, "{:.0}/s", state.per_sec()));
+    let rate = |state: &ProgressState, out: &mut dyn Write| {
+        // A bar that cannot be drawn is no failure of the load.
+        let _ = write!(out, "{:.0}/s", state.per_sec());
+    };
     if let Ok(style) = ProgressStyle::with_template("{bar:30.cyan/dim} {pos}/{len} lines {rate:.dim}") {
         bar.set_style(style.with_key("rate", rate).progress_chars("━━─"));
     }

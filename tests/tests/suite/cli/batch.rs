@@ -170,6 +170,8 @@ async fn watching_ends_with_the_batch_and_its_status() {
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     let summary: Value = serde_json::from_str(&text(&output.stdout)).expect("one object");
     assert_eq!((summary["succeeded"].as_i64(), summary["cancelled"].as_i64()), (Some(2), Some(1)));
+    assert_eq!((numbers(&summary), summary["tasks_left_out"].as_i64()), (vec![1, 2, 3], Some(0)));
+    assert_eq!(summary["tasks"][1]["state"], "cancelled", "the tasks are in the order of the file");
     let batch = summary["batch"].as_str().expect("an id");
     let (code, _) = {
         let output = holdfast(&test.url, &["batch", "watch", batch]).await;
@@ -177,6 +179,30 @@ async fn watching_ends_with_the_batch_and_its_status() {
     };
     assert_eq!(code, Some(1));
     test.drop().await;
+}
+
+#[tokio::test]
+async fn of_many_tasks_those_that_did_not_succeed_are_listed() {
+    let test = TestDb::create().await;
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    catalog(&test.db, QueuePolicy::default()).await;
+    let path = file(dir.path(), "tasks.jsonl", &lines(60));
+    ok(&test.url, &["batch", "submit", &path, "--name", "many"]).await;
+    let turn: uuid::Uuid = value(&test.db, "select id from turns where prompt = 'task 58'").await;
+    ok(&test.url, &["run", "cancel", &holdfast_protocol::TurnId(turn).to_string()]).await;
+    let some = json(&test.url, &["batch", "show", "many"]).await;
+    assert_eq!((numbers(&some), some["tasks_left_out"].as_i64()), ([58].into_iter().chain(1..=49).collect(), Some(10)));
+    let all = json(&test.url, &["batch", "show", "many", "--all"]).await;
+    assert_eq!((numbers(&all), all["tasks_left_out"].as_i64()), ((1..=60).collect(), Some(0)));
+    let output = holdfast(&test.url, &["batch", "show", "many"]).await;
+    assert_eq!(text(&output.stderr), "10 more tasks, not listed; `holdfast batch show many --all` lists all of them\n");
+    assert_eq!(text(&output.stdout).lines().filter(|line| line.contains("many-")).count(), 50);
+    test.drop().await;
+}
+
+fn numbers(shown: &Value) -> Vec<i64> {
+    let tasks = shown["tasks"].as_array().expect("a list");
+    tasks.iter().map(|task| task["task"].as_i64().expect("a number")).collect()
 }
 
 fn high_water(pid: u32) -> Option<u64> {

@@ -52,7 +52,7 @@ async fn recovery_point(test: &TestDb) {
         Manifest { format: TREE_FORMAT, chunker: CHUNKER, workspace: root(&workspace), native: root(&native) };
     let manifest = Object::new(ObjectKind::Manifest, manifest.encode());
     let id = manifest.id;
-    let store = PgStore::new(test.db.pool().clone());
+    let store = PgStore::new(test.db.clone());
     store.put("default", vec![chunk, workspace, native, manifest]).await.expect("stored");
 
     let turn = ok(&test.url, &["submit", "--session", "s", "make files"]).await;

@@ -126,7 +126,9 @@ async fn leaving_detaches_and_says_how_to_come_back() {
     let (mut stderr, mut seen) = (child.stderr.expect("piped"), Vec::new());
     let waiting = async {
         use tokio::io::AsyncReadExt;
-        while !String::from_utf8_lossy(&seen).contains("queued") {
+        while !String::from_utf8_lossy(&seen)
+            .contains("hint: no worker is running; this waits until `holdfast-worker` is started")
+        {
             let mut buffer = [0; 1024];
             let count = stderr.read(&mut buffer).await.unwrap();
             assert!(count > 0, "it ended: {}", String::from_utf8_lossy(&seen));
