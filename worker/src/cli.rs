@@ -198,7 +198,7 @@ async fn start(config: &Config, run: Run) -> Result<Parts, String> {
     let consumer = Consumer::connect(config.amqp_url.reveal(), options).await.map_err(|error| error.one_line())?;
     let settings = Settings { queues, slots: config.slots, lease_ttl: config.lease_ttl.0, grace: run.grace.0 };
     let (sender, orphans) = mpsc::channel(64);
-    let store = PgStore::new(db.pool().clone());
+    let store = PgStore::new(db.clone());
     let metrics = Metrics::new(config.slots);
     let worker = Arc::new(Worker::new(db, sandbox, store, publisher, metrics, settings, engine_id, sender));
     let liveness = heartbeat::register(&worker).await.map_err(text)?;

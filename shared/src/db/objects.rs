@@ -2,9 +2,7 @@
 //! idempotent and needs no fence. A pack and its objects are one statement: a crash leaves both or nothing. What no
 //! checkpoint reaches is harmless until it is collected.
 
-use sqlx::PgPool;
-
-use super::Result;
+use super::{Db, Result};
 
 /// Ids per statement.
 const BATCH: usize = 8_192;
@@ -37,7 +35,7 @@ pub struct Found {
 
 /// Which of these exist. Marks their packs as wanted first, so that what is found here is not collected while its finder
 /// builds upon it.
-pub async fn present(pool: &PgPool, namespace: &str, ids: &[[u8; 32]]) -> Result<Vec<Vec<u8>>> {
+pub async fn present(db: &Db, namespace: &str, ids: &[[u8; 32]]) -> Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     for ids in ids.chunks(BATCH) {
         let ids: Vec<&[u8]> = ids.iter().map(<[u8; 32]>::as_slice).collect();
@@ -48,12 +46,12 @@ pub async fn present(pool: &PgPool, namespace: &str, ids: &[[u8; 32]]) -> Result
         )
         .bind(namespace)
         .bind(&ids)
-        .execute(pool)
+        .execute(db.pool())
         .await?;
         let rows: Vec<Vec<u8>> = sqlx::query_scalar("select id from objects where namespace = $1 and id = any($2)")
             .bind(namespace)
             .bind(&ids)
-            .fetch_all(pool)
+            .fetch_all(db.pool())
             .await?;
         found.extend(rows);
     }
@@ -62,7 +60,7 @@ pub async fn present(pool: &PgPool, namespace: &str, ids: &[[u8; 32]]) -> Result
 
 /// Writes a pack and those of its objects that are still missing; gives their number. A pack of which nothing was missing
 /// (another writer was faster) is removed again.
-pub async fn insert_pack(pool: &PgPool, namespace: &str, pack: PackRow) -> Result<i64> {
+pub async fn insert_pack(db: &Db, namespace: &str, pack: PackRow) -> Result<i64> {
     let column = |of: fn(&Placed) -> i32| pack.objects.iter().map(of).collect::<Vec<i32>>();
     let (pack_id, written): (i64, i64) = sqlx::query_as(
         "with pack as (
@@ -86,19 +84,19 @@ pub async fn insert_pack(pool: &PgPool, namespace: &str, pack: PackRow) -> Resul
     .bind(column(|object| object.at))
     .bind(column(|object| object.len))
     .bind(column(|object| object.raw_len))
-    .fetch_one(pool)
+    .fetch_one(db.pool())
     .await?;
     if written == 0 {
         sqlx::query("delete from packs where id = $1 and not exists (select from objects where pack_id = $1)")
             .bind(pack_id)
-            .execute(pool)
+            .execute(db.pool())
             .await?;
     }
     Ok(written)
 }
 
 /// Those of the objects that exist, in any order, compressed as they were written.
-pub async fn read(pool: &PgPool, namespace: &str, ids: &[[u8; 32]]) -> Result<Vec<Found>> {
+pub async fn read(db: &Db, namespace: &str, ids: &[[u8; 32]]) -> Result<Vec<Found>> {
     let ids: Vec<&[u8]> = ids.iter().map(<[u8; 32]>::as_slice).collect();
     Ok(sqlx::query_as(
         "select o.id, o.kind, o.raw_len, substring(p.body from o.at + 1 for o.len) as bytes
@@ -107,6 +105,6 @@ pub async fn read(pool: &PgPool, namespace: &str, ids: &[[u8; 32]]) -> Result<Ve
     )
     .bind(namespace)
     .bind(&ids)
-    .fetch_all(pool)
+    .fetch_all(db.pool())
     .await?)
 }

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use holdfast_protocol::object::{Object, ObjectId, ObjectKind};
 use holdfast_protocol::tree::OBJECT_MAX;
-use sqlx::PgPool;
 
 use super::{Store, StoreError, StoredBytes, distinct};
+use crate::db::Db;
 use crate::db::objects::{self, Found, PackRow, Placed};
 
 /// A pack is closed once it has this many bytes.
@@ -18,17 +18,17 @@ const LEVEL: i32 = 3;
 
 #[derive(Clone, Debug)]
 pub struct PgStore {
-    pool: PgPool,
+    db: Db,
 }
 
 impl PgStore {
-    pub fn new(pool: PgPool) -> Self {
-        Self { pool }
+    pub fn new(db: Db) -> Self {
+        Self { db }
     }
 
     async fn present(&self, namespace: &str, ids: &[ObjectId]) -> Result<HashSet<Vec<u8>>, StoreError> {
         let ids: Vec<[u8; 32]> = ids.iter().map(|id| id.0).collect();
-        Ok(objects::present(&self.pool, namespace, &ids).await?.into_iter().collect())
+        Ok(objects::present(&self.db, namespace, &ids).await?.into_iter().collect())
     }
 }
 
@@ -52,7 +52,7 @@ impl Store for PgStore {
         let mut stored = StoredBytes::default();
         for pack in packs {
             let (raw, body) = (pack.raw_bytes as u64, pack.body.len() as u64);
-            let written = objects::insert_pack(&self.pool, namespace, pack).await?;
+            let written = objects::insert_pack(&self.db, namespace, pack).await?;
             if written > 0 {
                 stored += StoredBytes { objects: written as u64, raw, stored: body };
             }
@@ -64,7 +64,7 @@ impl Store for PgStore {
         let mut found: HashMap<ObjectId, Object> = HashMap::with_capacity(ids.len());
         for ids in distinct(ids).chunks(READ_IDS) {
             let raw: Vec<[u8; 32]> = ids.iter().map(|id| id.0).collect();
-            let rows = objects::read(&self.pool, namespace, &raw).await?;
+            let rows = objects::read(&self.db, namespace, &raw).await?;
             let objects = blocking(|| rows.into_iter().map(unpack).collect::<Result<Vec<_>, _>>()).await??;
             found.extend(objects.into_iter().map(|object| (object.id, object)));
         }

@@ -103,7 +103,7 @@ async fn the_credential_is_nowhere_but_in_the_harness() {
     // Every file of the checkpoint, conversation included.
     let manifest: Vec<u8> =
         sqlx::query_scalar("select manifest from checkpoints").fetch_one(house.db().pool()).await.unwrap();
-    let store = PgStore::new(house.db().pool().clone());
+    let store = PgStore::new(house.db().clone());
     let reader = TreeReader::new(&store, "default");
     let mut transcripts = 0;
     for entry in reader.walk(manifest.as_slice().try_into().unwrap()).await.unwrap() {

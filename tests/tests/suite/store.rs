@@ -35,7 +35,7 @@ async fn count(db: &TestDb, table: &'static str) -> i64 {
 async fn objects_are_stored_once_per_namespace() {
     let db = TestDb::create().await;
     db.db.pool().execute("insert into namespaces (name) values ('other')").await.expect("a namespace");
-    let store = PgStore::new(db.db.pool().clone());
+    let store = PgStore::new(db.db.clone());
     let mut objects: Vec<Object> = (1..40).map(|n| chunk(n, 300_000)).collect();
     objects.push(Object::new(ObjectKind::Node, vec![1, 2, 3]));
     objects.push(Object::new(ObjectKind::Chunk, Vec::new()));
@@ -65,7 +65,7 @@ async fn objects_are_stored_once_per_namespace() {
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_of_the_same_objects_do_not_hinder_each_other() {
     let db = TestDb::create().await;
-    let store = PgStore::new(db.db.pool().clone());
+    let store = PgStore::new(db.db.clone());
     let objects: Vec<Object> = (1..60).map(|n| chunk(n, 20_000)).collect();
     let writers = (0..8).map(|n| {
         let (store, mut objects) = (store.clone(), objects.clone());
@@ -90,7 +90,7 @@ async fn writers_of_the_same_objects_do_not_hinder_each_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_row_is_named() {
     let db = TestDb::create().await;
-    let store = PgStore::new(db.db.pool().clone());
+    let store = PgStore::new(db.db.clone());
     let objects = vec![chunk(3, 50_000), chunk(5, 50_000)];
     store.put(NS, objects.clone()).await.expect("stored");
     let at: i32 = sqlx::query_scalar("select at from objects where id = $1")
@@ -115,7 +115,7 @@ async fn a_damaged_row_is_named() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_checkpoint_goes_there_and_back() {
     let db = TestDb::create().await;
-    let store = PgStore::new(db.db.pool().clone());
+    let store = PgStore::new(db.db.clone());
     let (first, second) = (Computer::new(Fault::None), Computer::new(Fault::None));
     first.fill(800);
     let channel = first.connect();
@@ -157,7 +157,7 @@ async fn a_checkpoint_goes_there_and_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_altered_or_cut_publishes_nothing() {
     let db = TestDb::create().await;
-    let store = PgStore::new(db.db.pool().clone());
+    let store = PgStore::new(db.db.clone());
     let limits = CaptureLimits::default();
     let attempt = async |fault, limits, seconds| {
         let computer = Computer::new(fault);
@@ -181,7 +181,7 @@ async fn what_was_altered_or_cut_publishes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_named_object_must_be_somewhere() {
     let db = TestDb::create().await;
-    let store = PgStore::new(db.db.pool().clone());
+    let store = PgStore::new(db.db.clone());
     let (limits, run, point) = (CaptureLimits::default(), RunId::generate(), CheckpointId::generate());
     // The runtime hides one new chunk from its list: it is fetched all the same.
     let hiding = Computer::new(Fault::HideOne);
