@@ -30,6 +30,7 @@ pub struct Config {
     pub namespace: String,
     pub queue: String,
     pub slots: u32,
+    pub parked: u32,
     pub metrics_addr: SocketAddr,
     pub lease_ttl: Span,
     pub isolated_subnet: String,

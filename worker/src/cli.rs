@@ -196,7 +196,13 @@ async fn start(config: &Config, run: Run) -> Result<Parts, String> {
         on_missing,
     };
     let consumer = Consumer::connect(config.amqp_url.reveal(), options).await.map_err(|error| error.one_line())?;
-    let settings = Settings { queues, slots: config.slots, lease_ttl: config.lease_ttl.0, grace: run.grace.0 };
+    let settings = Settings {
+        queues,
+        slots: config.slots,
+        parked: config.parked,
+        lease_ttl: config.lease_ttl.0,
+        grace: run.grace.0,
+    };
     let (sender, orphans) = mpsc::channel(64);
     let store = PgStore::new(db.clone());
     let metrics = Metrics::new(config.slots);

@@ -30,6 +30,8 @@ use crate::sandbox::{Sandbox, SandboxError};
 pub struct Settings {
     pub queues: Vec<String>,
     pub slots: u32,
+    /// Most computers that wait parked on this engine.
+    pub parked: u32,
     pub lease_ttl: Duration,
     pub grace: Duration,
 }

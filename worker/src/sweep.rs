@@ -41,7 +41,8 @@ pub async fn keep_house(worker: Arc<Worker>) {
             () = worker.sweep.notified() => {}
             () = tokio::time::sleep(UNUSED.mul_f64(rand::random_range(0.8..1.2))) => {}
         }
-        if let Err(error) = worker.db.retire_unused(&worker.claimant(&worker.identity())).await {
+        if let Err(error) = worker.db.retire_unused(&worker.claimant(&worker.identity()), worker.settings.parked).await
+        {
             warn!(%error, "unused computers are not retired yet");
         }
         destroy_retired(&worker).await;

@@ -32,6 +32,12 @@ pub const VARS: &[Var] = &[
     ),
     text("HOLDFAST_NAMESPACE", "namespace", Some("default"), "the tenant that the command works in"),
     text("HOLDFAST_QUEUE", "queue", Some("default"), "the queue that a worker serves and a submission goes to"),
+    number(
+        "HOLDFAST_PARKED",
+        "parked",
+        Some("32"),
+        "computers that wait parked on one engine for their session's next turn, at most",
+    ),
     number("HOLDFAST_SLOTS", "slots", Some("2"), "turns that one worker runs at a time"),
     text(
         "HOLDFAST_METRICS_ADDR",

@@ -72,19 +72,25 @@ impl Db {
         Ok(rows.into_iter().map(|(id,)| TurnId(id)).collect())
     }
 
-    /// Retires parked computers of this engine that waited long enough, and frees parkings whose worker is gone.
-    pub async fn retire_unused(&self, who: &Claimant) -> Result<u64> {
+    /// Retires parked computers of this engine that waited long enough or are more than `keep`, the longest parked first,
+    /// and frees parkings whose worker is gone.
+    pub async fn retire_unused(&self, who: &Claimant, keep: u32) -> Result<u64> {
         let evicted = sqlx::query(
             "with b as (
                  update sandbox_bindings set warm_at_checkpoint = null, warm_until = null, condemned = true,
                         updated_at = clock_timestamp()
-                 where engine_id = $1 and state = 'free' and not condemned and warm_until <= clock_timestamp()
+                 where engine_id = $1 and state = 'free' and not condemned
+                   and (warm_until <= clock_timestamp() or session_id in (
+                       select session_id from sandbox_bindings
+                       where engine_id = $1 and state = 'free' and warm_at_checkpoint is not null
+                       order by updated_at desc offset $2))
                  returning computer_name, engine_id, provider, session_id, generation)
              insert into retired_computers (computer_name, engine_id, provider, session_id, generation, reason)
              select computer_name, engine_id, provider, session_id, generation, 'unused' from b
              where computer_name is not null on conflict do nothing",
         )
         .bind(&who.engine_id)
+        .bind(i64::from(keep))
         .execute(self.pool())
         .await?;
         let freed = sqlx::query(

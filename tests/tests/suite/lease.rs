@@ -427,7 +427,7 @@ async fn a_parking_of_a_dead_worker_is_freed_and_its_computer_retired() {
         .execute(db.pool())
         .await
         .unwrap();
-    db.retire_unused(&w2.who).await.unwrap();
+    db.retire_unused(&w2.who, 32).await.unwrap();
     assert_eq!(db.retired("e1", 10).await.unwrap().len(), 1);
     let grant = w2.granted(db, second).await;
     assert!(!grant.computer.warm && grant.lease.fence > first.lease.fence);
@@ -517,5 +517,27 @@ async fn a_confirm_that_arrives_after_the_decline_does_not_hide_the_turn() {
     db.fail(&first.lease, &first.policy, first.spent, &end).await.unwrap();
     assert_eq!(db.announce_candidates("default", 10).await.unwrap().len(), 1);
     assert_eq!(db.next_due(&["default".to_owned()]).await.unwrap(), Some(two));
+    test.drop().await;
+}
+
+#[tokio::test]
+async fn more_parked_computers_than_the_engine_keeps_are_retired_oldest_first() {
+    let test = TestDb::create().await;
+    let db = &test.db;
+    catalog(db, policy()).await;
+    let worker = TestWorker::start(db, "e1").await;
+    let mut names = Vec::new();
+    for n in 0..4 {
+        let grant = worker.granted(db, submit(db, &format!("s{n}"), "one").await).await;
+        let publication = stage(db, &grant).await;
+        db.commit(&grant.lease, &publication).await.unwrap();
+        db.release_lease(&grant.lease, Parked::Warm, &json!({})).await.unwrap();
+        names.push(grant.computer.name);
+    }
+    db.retire_unused(&worker.who, 4).await.unwrap();
+    assert!(db.retired("e1", 10).await.unwrap().is_empty());
+    db.retire_unused(&worker.who, 3).await.unwrap();
+    let retired: Vec<String> = db.retired("e1", 10).await.unwrap().into_iter().map(|c| c.computer_name).collect();
+    assert_eq!(retired, [names[0].clone()]);
     test.drop().await;
 }
