@@ -18,6 +18,7 @@ const FIELDS: &[&str] = &[
     "max_depth",
     "concurrency",
     "warm_for",
+    "max_limit_wait",
 ];
 const BACKOFF_FIELDS: &[&str] = &["initial", "factor", "max", "jitter"];
 const DAY: Span = Span::secs(86_400);
@@ -88,6 +89,7 @@ fn set(
         "turn_timeout" => policy.turn_timeout = span(value, second, Span::secs(7 * 86_400))?,
         "stall_timeout" => policy.stall_timeout = span(value, second, Span::secs(7 * 86_400))?,
         "warm_for" => policy.warm_for = span(value, Span::secs(0), DAY)?,
+        "max_limit_wait" => policy.max_limit_wait = span(value, Span::secs(0), Span::secs(7 * 86_400))?,
         "retry_on" => policy.retry_on = classes(problems, &format!("{place}.retry_on"), value)?,
         "backoff" => policy.backoff = backoff(problems, &format!("{place}.backoff"), value)?,
         _ => return Err(unknown("field", field, FIELDS.iter().copied())),
@@ -163,6 +165,21 @@ mod tests {
 
     fn refused(text: &str) -> String {
         read_queues("queues.toml", text).expect_err("the file is wrong").to_string()
+    }
+
+    #[test]
+    fn every_field_of_a_policy_can_be_written_and_the_example_is_read() {
+        let stored = serde_json::to_value(QueuePolicy::default()).expect("a policy encodes");
+        let fields: Vec<&str> = stored.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert_eq!(fields.len(), FIELDS.len(), "{fields:?}");
+        let table = toml::to_string(&QueuePolicy::default()).expect("a policy is TOML");
+        let (inline, tables) = table.split_once("[backoff]").expect("backoff is a table");
+        let text = format!("[queue.q]\n{inline}[queue.q.backoff]{tables}");
+        assert_eq!(read_queues("f", &text).expect("read"), [("q".to_owned(), QueuePolicy::default())], "{text}");
+        let example = include_str!("../../../../deploy/examples/queues.toml");
+        assert_eq!(read_queues("queues.toml", example).expect("the example is read").len(), 1);
+        let agents = include_str!("../../../../deploy/examples/agents.toml");
+        assert_eq!(super::super::super::agent::read_agents("agents.toml", agents).expect("read").len(), 2);
     }
 
     #[test]
