@@ -139,6 +139,11 @@ async fn main() {
     house.close().await;
 }
 
+/// A phase that did not happen has no median.
+fn shown(ms: f64) -> String {
+    if ms.is_nan() { "–".to_owned() } else { format!("{ms:.1}") }
+}
+
 fn report(warm: &Samples, cold: &Samples, floor: &Samples, idle_worker: f64) -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
@@ -152,7 +157,7 @@ fn report(warm: &Samples, cold: &Samples, floor: &Samples, idle_worker: f64) -> 
     );
     let names: BTreeSet<&String> = warm.0.keys().chain(cold.0.keys()).filter(|name| *name != TOTAL).collect();
     for name in names {
-        let _ = writeln!(text, "| {name} | {:.1} | {:.1} |", warm.median(name), cold.median(name));
+        let _ = writeln!(text, "| {name} | {} | {} |", shown(warm.median(name)), shown(cold.median(name)));
     }
     let (w, c) = (warm.median(TOTAL), cold.median(TOTAL));
     let (resume, create) = (floor.median("resume"), floor.median("create") + floor.median("open"));
