@@ -199,14 +199,7 @@ impl Drive {
     fn computer_ended(&self, end: Option<ComputerEnd>) -> Halt {
         match end {
             Some(end) if end.out_of_memory => Halt::run(FailureClass::OutOfMemory, end.detail),
-            Some(end) => Halt::run(
-                FailureClass::SandboxLost,
-                format!(
-                    "the computer stopped during the turn ({}exit code {})",
-                    prefix(&end.detail),
-                    text(end.exit_code)
-                ),
-            ),
+            Some(end) => Halt::run(FailureClass::SandboxLost, format!("{} during the turn", end.detail)),
             None => Halt::run(FailureClass::SandboxLost, "the computer was removed during the turn"),
         }
     }
@@ -227,12 +220,4 @@ impl Drive {
             Ok(Err(_)) | Err(_) => Err(cancelled()),
         }
     }
-}
-
-fn prefix(detail: &str) -> String {
-    if detail.is_empty() { String::new() } else { format!("{detail}, ") }
-}
-
-fn text(code: Option<i64>) -> String {
-    code.map_or_else(|| "unknown".to_owned(), |code| code.to_string())
 }
