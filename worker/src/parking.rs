@@ -67,12 +67,4 @@ impl Parking {
     pub fn holds(&self, name: &str, parked: &ParkedComputer) -> bool {
         self.places.lock().expect("never poisoned").get(name).is_some_and(|there| there.stamp == parked.stamp)
     }
-
-    pub fn len(&self) -> usize {
-        self.places.lock().expect("never poisoned").len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }

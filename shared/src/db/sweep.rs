@@ -1,7 +1,7 @@
 //! What every worker looks at on its ticks: there is no leader. Each function is safe to run on all workers at once
 //! and to be cut at any point; what it did not do the next tick does.
 
-use holdfast_protocol::{SessionId, TurnId, WorkerId};
+use holdfast_protocol::TurnId;
 use sqlx::FromRow;
 use uuid::Uuid;
 
@@ -179,15 +179,5 @@ impl Db {
         .execute(self.pool())
         .await?;
         Ok(())
-    }
-
-    /// Who holds the session of a turn, for people.
-    pub async fn holder(&self, session: SessionId) -> Result<Option<WorkerId>> {
-        let row: Option<(Option<Uuid>,)> =
-            sqlx::query_as("select worker_id from sandbox_bindings where session_id = $1")
-                .bind(session.0)
-                .fetch_optional(self.pool())
-                .await?;
-        Ok(row.and_then(|(id,)| id).map(WorkerId))
     }
 }

@@ -91,8 +91,8 @@ impl Drive {
     /// A new generation, restored from the recovery point.
     async fn start_cold(&mut self) -> Result<(), Halt> {
         let since = Instant::now();
-        let status = match self.create().await {
-            Ok(status) => status,
+        match self.create().await {
+            Ok(()) => {}
             // Something of that name is not ours: the next generation has another name.
             Err(SandboxError::Foreign { name, what }) => {
                 warn!(computer = %name, %what, "a computer of this name exists already");
@@ -100,11 +100,8 @@ impl Drive {
                 self.create().await.map_err(|error| Halt::sandbox(error, FailureClass::SandboxUnavailable))?
             }
             Err(error) => return Err(Halt::sandbox(error, FailureClass::SandboxUnavailable)),
-        };
-        let status = match status {
-            Some(status) => status,
-            None => self.open().await?,
-        };
+        }
+        let status = self.open().await?;
         self.phases.add("computer", since);
         self.worker.metrics.cold_started();
         if !status.blank {
@@ -114,7 +111,7 @@ impl Drive {
         self.restore().await
     }
 
-    async fn create(&self) -> Result<Option<Status>, SandboxError> {
+    async fn create(&self) -> Result<(), SandboxError> {
         let spec = ComputerSpec {
             name: self.computer.name.clone(),
             session: self.lease().session,
@@ -122,8 +119,7 @@ impl Drive {
             nonce: self.computer.nonce,
             sandbox: self.grant.agent.sandbox.clone(),
         };
-        self.worker.sandbox.ensure(&spec).await?;
-        Ok(None)
+        self.worker.sandbox.ensure(&spec).await.map(|_| ())
     }
 
     pub(super) async fn restore(&mut self) -> Result<(), Halt> {

@@ -94,11 +94,16 @@ pub(super) async fn turn_row(
     .await?)
 }
 
+/// The lease row, locked; made on first use. The session row is held, so nobody else makes it meanwhile.
 pub(super) async fn binding_row(tx: &mut Transaction<'_, Postgres>, session: Uuid) -> Result<BindingRow> {
-    sqlx::query("insert into sandbox_bindings (session_id) values ($1) on conflict do nothing")
-        .bind(session)
-        .execute(&mut **tx)
-        .await?;
+    if let Some(row) = locked_binding(tx, session).await? {
+        return Ok(row);
+    }
+    sqlx::query("insert into sandbox_bindings (session_id) values ($1)").bind(session).execute(&mut **tx).await?;
+    locked_binding(tx, session).await?.ok_or(sqlx::Error::RowNotFound.into())
+}
+
+async fn locked_binding(tx: &mut Transaction<'_, Postgres>, session: Uuid) -> Result<Option<BindingRow>> {
     Ok(sqlx::query_as(
         "select b.state, b.fence, b.worker_id, b.engine_id, b.provider, b.generation, b.computer_name, b.creation_nonce,
                 b.spec_digest, b.condemned, b.warm_at_checkpoint,
@@ -112,6 +117,6 @@ pub(super) async fn binding_row(tx: &mut Transaction<'_, Postgres>, session: Uui
     )
     .bind(session)
     .bind(OTHER_ENGINE_MARGIN.as_secs_f64())
-    .fetch_one(&mut **tx)
+    .fetch_optional(&mut **tx)
     .await?)
 }
