@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::metrics::Metrics;
+use crate::sandbox::AnySandbox;
 use crate::sandbox::docker::Docker;
 use crate::service::{Settings, Worker};
 use crate::{heartbeat, relay, slots, sweep};
@@ -82,9 +83,22 @@ enum NetworkCommand {
     Rm,
 }
 
-/// Runs the command; the exit code is for `main`.
+/// Runs the command on Docker; the exit code is for `main`.
 pub async fn run() -> u8 {
-    let cli = Cli::parse();
+    let on_docker = async |config: &Config, installation: &str| {
+        let engine = docker(config, installation).await?;
+        let engine_id = engine.engine_id().to_owned();
+        Ok(AnySandbox::new("docker", &engine_id, engine))
+    };
+    run_with(std::env::args_os(), on_docker).await
+}
+
+/// Runs the command with the computers of any provider; `provide` is asked once, with the installation's short name.
+pub async fn run_with(
+    args: impl IntoIterator<Item = std::ffi::OsString>,
+    provide: impl AsyncFnOnce(&Config, &str) -> Result<AnySandbox, String>,
+) -> u8 {
+    let cli = Cli::parse_from(args);
     let mut flags = BTreeMap::new();
     if let Some(slots) = cli.run.slots {
         flags.insert("slots", slots.to_string());
@@ -94,7 +108,7 @@ pub async fn run() -> u8 {
         Err(error) => return fail(2, &format!("{:#}", anyhow::Error::new(error))),
     };
     match cli.command {
-        None => serve(config, cli.run).await,
+        None => serve(config, cli.run, provide).await,
         Some(Command::Image(ImageCommand::Build(args))) => image::run(&config, args).await,
         Some(Command::Network(command)) => network(&config, command).await,
     }
@@ -130,14 +144,14 @@ async fn network(config: &Config, command: NetworkCommand) -> u8 {
     done.map_or_else(|e| fail(1, &format!("{:#}", anyhow::Error::new(e))), |()| 0)
 }
 
-async fn serve(config: Config, run: Run) -> u8 {
+async fn serve(config: Config, run: Run, provide: impl AsyncFnOnce(&Config, &str) -> Result<AnySandbox, String>) -> u8 {
     let setting = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let format = setting("HOLDFAST_LOG_FORMAT").unwrap_or_default().parse::<LogFormat>();
     let filter = setting("HOLDFAST_LOG").or_else(|| setting("RUST_LOG"));
     if let Err(error) = format.and_then(|format| init(format, filter.as_deref())) {
         return fail(2, &format!("{:#}", anyhow::Error::new(error)));
     }
-    let (worker, consumer, orphans, liveness) = match start(&config, run).await {
+    let (worker, consumer, orphans, liveness) = match start(&config, run, provide).await {
         Ok(parts) => parts,
         Err(line) => return fail(3, &line),
     };
@@ -168,14 +182,18 @@ type Parts = (
 );
 
 /// Reaches every service; each failure is one line that says which, where, and what to do.
-async fn start(config: &Config, run: Run) -> Result<Parts, String> {
+async fn start(
+    config: &Config,
+    run: Run,
+    provide: impl AsyncFnOnce(&Config, &str) -> Result<AnySandbox, String>,
+) -> Result<Parts, String> {
     let text = |error: holdfast_shared::db::DbError| format!("{:#}", anyhow::Error::new(error));
     let db = Db::reach(config.database_url.reveal(), config.database_connections)
         .await
         .map_err(|error| format!("{}; is PostgreSQL running there? set DATABASE_URL", text(error)))?;
     db.migrate().await.map_err(text)?;
     let installation = db.installation().await.map_err(text)?;
-    let sandbox = docker(config, &installation).await?;
+    let sandbox = provide(config, &installation).await?;
     let engine_id = sandbox.engine_id().to_owned();
     let queues = if run.queue.is_empty() { vec![config.queue.clone()] } else { run.queue };
     for queue in &queues {

@@ -10,7 +10,10 @@ use holdfast_shared::domain::sandbox::SandboxSpec;
 use tokio::io::{AsyncRead, AsyncWrite};
 use uuid::Uuid;
 
+pub mod any;
 pub mod docker;
+
+pub use any::AnySandbox;
 
 /// Which computer is wanted. Its labels are written before it exists, so that a lost reply leaks nothing unnamed.
 #[derive(Clone, Debug)]

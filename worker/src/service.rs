@@ -22,8 +22,7 @@ use tracing::{Instrument, debug, info_span, warn};
 use crate::authority::Identity;
 use crate::metrics::Metrics;
 use crate::parking::Parking;
-use crate::sandbox::docker::Docker;
-use crate::sandbox::{Sandbox, SandboxError};
+use crate::sandbox::{AnySandbox, Sandbox, SandboxError};
 
 /// How the worker was asked to run.
 #[derive(Clone, Debug)]
@@ -39,7 +38,7 @@ pub struct Settings {
 /// What every task of the worker shares.
 pub struct Worker {
     pub db: Db,
-    pub sandbox: Docker,
+    pub sandbox: AnySandbox,
     pub store: PgStore,
     pub publisher: Publisher,
     pub parking: Parking,
@@ -77,7 +76,7 @@ impl Worker {
     #[expect(clippy::too_many_arguments, reason = "the parts are made one by one, each with its own error")]
     pub fn new(
         db: Db,
-        sandbox: Docker,
+        sandbox: AnySandbox,
         store: PgStore,
         publisher: Publisher,
         metrics: Metrics,
@@ -146,7 +145,7 @@ impl Worker {
             worker: identity.id,
             driving: self.driving.lock().expect("never poisoned").iter().map(|turn| turn.0).collect(),
             engine_id: self.engine_id.clone(),
-            provider: "docker",
+            provider: self.sandbox.provider(),
             incarnation: liveness.incarnation,
             settled: liveness.since.is_some_and(|since| since.elapsed() >= self.settings.lease_ttl),
             lease_ttl: self.settings.lease_ttl,
