@@ -13,6 +13,7 @@ use holdfast_protocol::outcome::ModelUsage;
 use crate::settings::Place;
 
 pub mod claude;
+pub mod codex;
 pub mod native;
 pub mod scripted;
 
@@ -32,6 +33,7 @@ pub trait Harness: Send + Sync {
 pub fn of(wanted: &Wanted) -> Box<dyn Harness> {
     match wanted {
         Wanted::Claude(settings) => Box::new(claude::Claude { settings: (**settings).clone() }),
+        Wanted::Codex(settings) => Box::new(codex::Codex { settings: (**settings).clone() }),
         Wanted::Scripted(_) => Box::new(scripted::Scripted),
     }
 }
