@@ -3,6 +3,7 @@
 //! Plans and decoders are pure. Only `native` looks at the disk, and writes nothing but a sync.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use holdfast_protocol::event::Event;
 use holdfast_protocol::failure::FailureClass;
@@ -46,11 +47,22 @@ pub struct Plan {
     /// All of it; later entries win.
     pub env: Vec<(String, String)>,
     pub stdin: Vec<u8>,
+    pub input: Input,
     pub directories: Vec<PathBuf>,
-    /// Files that must not be there.
+    /// Files and directories that must not be there.
     pub remove: Vec<PathBuf>,
     /// Files written anew, 0600.
     pub files: Vec<(PathBuf, Vec<u8>)>,
+}
+
+/// What becomes of the harness's stdin after the first bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Input {
+    /// They are all there is.
+    #[default]
+    Ended,
+    /// The decoder's replies follow, up to the terminal event.
+    Dialogue,
 }
 
 /// A file that holds a conversation, if it holds anything.
@@ -65,6 +77,10 @@ pub trait Decoder: Send {
     fn line(&mut self, line: &str) -> Vec<Event>;
     /// What is known of the turn so far.
     fn summary(&self) -> &Summary;
+    /// What the harness is told next, where its input is a dialogue; taken after every line.
+    fn replies(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
 }
 
 /// A turn as its harness tells it.
@@ -83,6 +99,10 @@ pub struct Summary {
     pub proof: Option<String>,
     /// The harness said itself that it could not save.
     pub writes_lost: bool,
+    /// Bytes for its stdin that ask it to stop, where it understands some and its input is a dialogue.
+    pub interrupt: Option<Vec<u8>>,
+    /// What it waits for by itself, as long as it does.
+    pub waits: Option<Wait>,
 }
 
 impl Summary {
@@ -107,6 +127,13 @@ impl Summary {
 pub struct Terminal {
     pub text: String,
     pub error: Option<TurnError>,
+}
+
+/// A harness that retries within itself: it may take this long, then the turn ends with this error.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Wait {
+    pub limit: Duration,
+    pub error: TurnError,
 }
 
 /// Why the harness says that the turn failed.

@@ -25,6 +25,7 @@ use crate::settings::Settings;
 use crate::sync::{self, lock};
 use verdict::Cause;
 
+mod input;
 mod output;
 mod supervise;
 mod verdict;
@@ -43,6 +44,8 @@ pub struct Run {
     started: Instant,
     /// Milliseconds since `started` of the last byte of output.
     heard_ms: AtomicU64,
+    /// What the harness is told, where it is told anything.
+    input: input::Line,
     state: Mutex<State>,
     /// A step towards the end: what the supervisor waits for.
     changed: Condvar,
@@ -54,6 +57,8 @@ struct State {
     journal: Journal,
     summary: Summary,
     terminal_at: Option<Instant>,
+    /// Since when the harness waits by itself.
+    waits_since: Option<Instant>,
     cause: Option<Cause>,
     exit: Option<Exit>,
     stderr_tail: String,
@@ -97,6 +102,7 @@ impl Run {
             kills: Kills::now(),
             started: Instant::now(),
             heard_ms: AtomicU64::new(0),
+            input: input::Line::default(),
             state: Mutex::new(State::new().map_err(text)?),
             changed: Condvar::new(),
             arrived: Condvar::new(),
@@ -107,16 +113,17 @@ impl Run {
         };
         let started = spawn::start(around.reaper, &plan, &place.workspace, on_exit)
             .map_err(|error| format!("{}: {error}", plan.program.display()))?;
-        run.watch(started, around).map_err(text)?;
+        run.watch(started, plan.stdin, around).map_err(text)?;
         Ok(run)
     }
 
-    fn watch(self: &Arc<Self>, started: spawn::Started, around: &Surroundings) -> std::io::Result<()> {
-        let spawn::Started { pid, stdout, stderr } = started;
+    fn watch(self: &Arc<Self>, started: spawn::Started, first: Vec<u8>, around: &Surroundings) -> std::io::Result<()> {
+        let spawn::Started { pid, stdin, stdout, stderr } = started;
         let (out, err, watcher) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
         let (lease, settings) = (Arc::clone(around.lease), around.settings.clone());
         let made = sync::spawn("stdout", move || output::read_stdout(&out, stdout))
             .and_then(|()| sync::spawn("stderr", move || output::read_stderr(&err, stderr)))
+            .and_then(|()| stdin.map_or(Ok(()), |pipe| self.input.open(pipe, first)))
             .and_then(|()| sync::spawn("supervisor", move || supervise::supervise(&watcher, pid, &lease, &settings)));
         if made.is_err() {
             crate::process::tree::end_all(Duration::ZERO, Duration::from_secs(1));
@@ -213,6 +220,11 @@ impl Run {
         let mut state = self.lock();
         if summary.results > state.summary.results && state.terminal_at.is_none() {
             state.terminal_at = Some(Instant::now());
+            self.input.end();
+            self.changed.notify_all();
+        }
+        if summary.waits.is_some() != state.waits_since.is_some() {
+            state.waits_since = summary.waits.is_some().then(Instant::now);
             self.changed.notify_all();
         }
         state.summary = summary.clone();
@@ -225,6 +237,7 @@ impl State {
             journal: Journal::new()?,
             summary: Summary::default(),
             terminal_at: None,
+            waits_since: None,
             cause: None,
             exit: None,
             stderr_tail: String::new(),

@@ -16,6 +16,7 @@ pub struct Place {
     /// This very program; the scripted agent is a child of it.
     pub runtime: PathBuf,
     pub claude: PathBuf,
+    pub codex: PathBuf,
 }
 
 /// How long the harness is waited for, step by step.
@@ -44,7 +45,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The defaults of a computer, changed by `--workspace`, `--state`, `--claude`, `--socket`, `--grace-ms`,
+    /// The defaults of a computer, changed by `--workspace`, `--state`, `--claude`, `--codex`, `--socket`, `--grace-ms`,
     /// `--term-ms` and `--admit-own-uid`.
     pub fn from_args(args: &[String]) -> Result<Self, String> {
         let runtime = std::env::current_exe().map_err(|error| format!("the runtime cannot name itself: {error}"))?;
@@ -54,6 +55,7 @@ impl Settings {
                 state: holdfast_protocol::RUNTIME_DIR.into(),
                 runtime,
                 claude: "/opt/claude/claude".into(),
+                codex: "/opt/codex/bin/codex".into(),
             },
             patience: Patience { grace: Duration::from_secs(5), term: Duration::from_secs(5) },
             socket: holdfast_protocol::RUNTIME_SOCKET.to_owned(),
@@ -80,6 +82,7 @@ impl Settings {
             "--workspace" => self.place.workspace = value.into(),
             "--state" => self.place.state = value.into(),
             "--claude" => self.place.claude = value.into(),
+            "--codex" => self.place.codex = value.into(),
             "--socket" => self.socket = value.to_owned(),
             "--grace-ms" => self.patience.grace = millis()?,
             "--term-ms" => self.patience.term = millis()?,

@@ -12,8 +12,8 @@ use std::thread;
 
 /// Address space, not memory: only touched pages count. Deep directories are walked on these threads.
 const STACK: usize = 4 << 20;
-/// A run takes three, a worker one and one for each call that waits; a successor comes while its predecessor is still there.
-const THREADS: usize = 12;
+/// A run takes four, a worker one and one for each call that waits; a successor comes while its predecessor is still there.
+const THREADS: usize = 13;
 /// The pool takes one of so many tasks that the computer may have: a bridge is no bridge if it cannot be started.
 const SHARE: usize = 5;
 

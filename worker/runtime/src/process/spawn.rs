@@ -9,20 +9,22 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Pid;
 
 use super::filter;
 use super::reaper::{Exit, Reaper};
-use crate::harness::Plan;
+use crate::harness::{Input, Plan};
 
 /// The kernel kills what has the highest score first; PID 1 has 0.
 const OOM_SCORE_ADJ: &str = "500";
 
 pub struct Started {
     pub pid: Pid,
+    /// Only where more input follows.
+    pub stdin: Option<ChildStdin>,
     pub stdout: ChildStdout,
     pub stderr: ChildStderr,
 }
@@ -38,7 +40,11 @@ pub fn start(
     let program = filter::compile().map_err(io::Error::other)?;
     let mut command = Command::new(&plan.program);
     command.args(&plan.args).env_clear().envs(plan.env.iter().map(|(name, value)| (name, value))).current_dir(cwd);
-    command.stdin(Stdio::from(input(&plan.stdin)?)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let stdin = match plan.input {
+        Input::Ended => Stdio::from(input(&plan.stdin)?),
+        Input::Dialogue => Stdio::piped(),
+    };
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     // SAFETY: between fork and exec only system calls are made; the program was compiled before and nothing allocates
     // unless a call fails.
     unsafe {
@@ -52,6 +58,7 @@ pub fn start(
     let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE_ADJ);
     Ok(Started {
         pid: Pid::from_child(&child),
+        stdin: child.stdin.take(),
         stdout: child.stdout.take().expect("stdout was asked for"),
         stderr: child.stderr.take().expect("stderr was asked for"),
     })
@@ -71,7 +78,11 @@ fn prepare(plan: &Plan) -> io::Result<()> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
     for path in &plan.remove {
-        match fs::remove_file(path) {
+        let removed = match fs::symlink_metadata(path) {
+            Ok(found) if found.is_dir() => fs::remove_dir_all(path),
+            _ => fs::remove_file(path),
+        };
+        match removed {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }

@@ -23,9 +23,9 @@ pub(super) fn read_stdout(run: &Arc<Run>, pipe: impl Read) {
         } else {
             decoder.line(&text)
         };
-        let known = decoder.summary();
+        run.input.say(decoder.replies());
         run.journal(events, Some(&text));
-        run.decoded(known);
+        run.decoded(decoder.summary());
     });
     close(run);
 }

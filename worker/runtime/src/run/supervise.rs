@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(super) fn supervise(run: &Run, pid: Pid, lease: &Lease, settings: &Settings) {
     let begun = wait_for_an_end(run, lease);
     if begun == Begun::Cause {
-        signal(pid, Signal::INT);
+        interrupt(run, pid);
     }
     if begun != Begun::Exit {
         drop(wait_until(run, settings.patience.grace, |state| state.exit.is_some()));
@@ -59,6 +59,9 @@ fn wait_for_an_end(run: &Run, lease: &Lease) -> Begun {
             (run.started + run.turn_timeout, Cause::TurnTimeout(run.turn_timeout)),
             (run.stalls_at(), Cause::Stalled(run.stall_timeout)),
         ];
+        let waits = state.waits_since.zip(state.summary.waits.as_ref()).map(|(since, wait)| since + wait.limit);
+        let limits = limits.into_iter().chain(waits.map(|deadline| (deadline, Cause::Waited)));
+        let limits: Vec<_> = limits.collect();
         let now = Instant::now();
         if let Some((_, cause)) = limits.iter().find(|(deadline, _)| *deadline <= now) {
             state.cause = Some(*cause);
@@ -66,6 +69,15 @@ fn wait_for_an_end(run: &Run, lease: &Lease) -> Begun {
         }
         let next = limits.iter().map(|(deadline, _)| *deadline - now).min().unwrap_or(LOOK);
         state = run.changed.wait_timeout(state, next.min(LOOK)).unwrap_or_else(|e| e.into_inner()).0;
+    }
+}
+
+/// The harness's own way where it has one.
+fn interrupt(run: &Run, pid: Pid) {
+    let asks = run.lock().summary.interrupt.clone();
+    match asks {
+        Some(bytes) => run.input.say(bytes),
+        None => signal(pid, Signal::INT),
     }
 }
 
@@ -116,6 +128,7 @@ fn finish(run: &Run, state: MutexGuard<'_, State>, clean: bool, settings: &Setti
     let at_ms = run.at_ms();
     let mut state = run.lock();
     state.journal.close(at_ms);
+    run.input.end();
     state.outcome = Some(outcome);
     run.arrived.notify_all();
 }

@@ -19,6 +19,8 @@ pub(super) enum Cause {
     LeaseEnded,
     TurnTimeout(Duration),
     Stalled(Duration),
+    /// The harness waited by itself for longer than it may.
+    Waited,
 }
 
 pub(super) struct Ended<'a> {
@@ -56,8 +58,10 @@ pub(super) fn conversation(
 
 /// `None` for a success.
 pub(super) fn failure(ended: &Ended) -> Option<Failure> {
-    if let Some(cause) = ended.cause {
-        return Some(ended_by_us(cause));
+    match (ended.cause, &ended.summary.waits) {
+        (Some(Cause::Waited), Some(wait)) => return Some(harness_said(ended, &wait.error)),
+        (Some(cause), _) => return Some(ended_by_us(cause)),
+        (None, _) => {}
     }
     match ended.summary.last.as_ref().map(|last| &last.error) {
         Some(None) => ended.saved.clone().err().map(|failure| unsaved(ended, failure)),
@@ -81,6 +85,7 @@ fn ended_by_us(cause: Cause) -> Failure {
         }
         Cause::LeaseEnded => (FailureClass::WorkerLost, "no renewed lease reached the computer".to_owned()),
         Cause::TurnTimeout(limit) => (FailureClass::TurnTimeout, format!("the turn ran longer than {limit:?}")),
+        Cause::Waited => (FailureClass::ModelOverloaded, "the agent waited for the model endpoint in vain".to_owned()),
         Cause::Stalled(limit) => (FailureClass::TurnStalled, format!("the agent printed nothing for {limit:?}")),
     };
     plain(class, message)

@@ -9,7 +9,7 @@ use holdfast_protocol::harness::ClaudeSettings;
 use holdfast_protocol::message::StartTurn;
 use serde_json::{Map, Value, json};
 
-use crate::harness::{PATH, Plan, environment};
+use crate::harness::{Input, PATH, Plan, environment};
 use crate::settings::Place;
 
 const DEFAULT_RETRIES: u32 = 2;
@@ -78,6 +78,7 @@ pub(super) fn plan(settings: &ClaudeSettings, turn: &StartTurn, place: &Place) -
         args,
         env: env(settings, turn, &home, &config),
         stdin: user_line(turn),
+        input: Input::Ended,
         directories: vec![home, config, input],
         remove: Vec::new(),
         files,

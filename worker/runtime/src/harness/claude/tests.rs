@@ -164,6 +164,7 @@ fn planned(settings: &ClaudeSettings, turn: &StartTurn) -> Result<Plan, String> 
         state: "/runtime".into(),
         runtime: "/r".into(),
         claude: "/opt/claude/claude".into(),
+        codex: "/opt/codex/bin/codex".into(),
     };
     plan(settings, turn, &place)
 }
