@@ -59,9 +59,12 @@ classes! {
     TranscriptNotSaved = "transcript_not_saved", AfterModel, "the turn ended but its conversation is not on disk; nothing was published";
     NoNativeConversation = "no_native_conversation", AfterModel, "the turn ended without naming its conversation; nothing was published";
     CheckpointRejected = "checkpoint_rejected", AfterModel, "the workspace could not be saved as it is; the error names the entry or the limit";
-    BudgetExceeded = "budget_exceeded", AfterModel, "the turn hit a limit of turns, tokens or cost";
+    ContextOverflow = "context_overflow", AfterModel, "the conversation no longer fits the model's context; begin a new session, or give less at once";
+    ContentRefused = "content_refused", AfterModel, "the model declined the request; word it differently, or begin a new session";
+    MaxTurnsReached = "max_turns_reached", AfterModel, "the agent used up `max_turns` of its settings; raise it, or make the task smaller";
+    BudgetExceeded = "budget_exceeded", AfterModel, "the turn hit a limit of tokens or cost; raise `max_budget_usd` of the agent";
     NoChanges = "no_changes", AfterModel, "the task requires changes and the agent made none";
-    VerifyFailed = "verify_failed", AfterModel, "the verify command of the task failed";
+    VerifyFailed = "verify_failed", AfterModel, "the verify command of the task failed, or the answer does not fit the output schema";
     WorkerLost = "worker_lost", AfterModel, "the worker died during the turn and nobody could take its computer over";
     Poisoned = "poisoned", AfterModel, "several workers died on this turn; it is set aside";
     Cancelled = "cancelled", AfterModel, "somebody cancelled the turn";

@@ -23,11 +23,19 @@ pub trait Harness: Send + Sync {
     /// Everything needed to start it for this turn; the error is for a person.
     fn plan(&self, turn: &StartTurn, place: &Place) -> Result<Plan, String>;
     /// Reads the output of one turn.
-    fn decoder(&self) -> Box<dyn Decoder>;
+    fn decoder(&self, turn: &StartTurn) -> Box<dyn Decoder>;
     /// What belongs to the conversation, below the state root. Never credentials.
     fn native_paths(&self) -> &'static [&'static str];
     /// Every file on disk that could be a conversation, by id.
     fn transcripts(&self, state: &Path) -> Vec<Transcript>;
+    /// What one of them really holds.
+    fn held(&self, transcript: &Transcript) -> native::Held {
+        native::held(&transcript.path)
+    }
+    /// Whether this line of a transcript shows that it holds the turn.
+    fn proves(&self, line: &str, proof: &str) -> bool {
+        line.contains(proof)
+    }
 }
 
 /// The one that the turn wants.

@@ -113,15 +113,22 @@ impl Run {
         };
         let started = spawn::start(around.reaper, &plan, &place.workspace, on_exit)
             .map_err(|error| format!("{}: {error}", plan.program.display()))?;
-        run.watch(started, plan.stdin, around).map_err(text)?;
+        run.watch(started, plan.stdin, turn, around).map_err(text)?;
         Ok(run)
     }
 
-    fn watch(self: &Arc<Self>, started: spawn::Started, first: Vec<u8>, around: &Surroundings) -> std::io::Result<()> {
+    fn watch(
+        self: &Arc<Self>,
+        started: spawn::Started,
+        first: Vec<u8>,
+        turn: &StartTurn,
+        around: &Surroundings,
+    ) -> std::io::Result<()> {
         let spawn::Started { pid, stdin, stdout, stderr } = started;
         let (out, err, watcher) = (Arc::clone(self), Arc::clone(self), Arc::clone(self));
+        let decoder = self.harness.decoder(turn);
         let (lease, settings) = (Arc::clone(around.lease), around.settings.clone());
-        let made = sync::spawn("stdout", move || output::read_stdout(&out, stdout))
+        let made = sync::spawn("stdout", move || output::read_stdout(&out, decoder, stdout))
             .and_then(|()| sync::spawn("stderr", move || output::read_stderr(&err, stderr)))
             .and_then(|()| stdin.map_or(Ok(()), |pipe| self.input.open(pipe, first)))
             .and_then(|()| sync::spawn("supervisor", move || supervise::supervise(&watcher, pid, &lease, &settings)));

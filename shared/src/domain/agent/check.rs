@@ -9,6 +9,9 @@ use super::super::sandbox::Env;
 /// The model credentials of Claude, forwarded from the worker where the spec does not say otherwise.
 pub const CLAUDE_CREDENTIALS: &[&str] = &["ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN"];
 
+/// The model credential of Codex, likewise.
+pub const CODEX_CREDENTIAL: &str = "OPENAI_API_KEY";
+
 /// Settings of the agent programs' libraries that name a path, a process or a retry of the host.
 const HOST_ONLY: &[&str] = &[
     "cwd",
@@ -43,7 +46,8 @@ const HOST_ONLY: &[&str] = &[
 ];
 
 /// Variables that the runtime sets for the harness.
-const OURS: &[&str] = &["HOME", "PATH", "TMPDIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "IS_SANDBOX", "LD_PRELOAD"];
+const OURS: &[&str] =
+    &["HOME", "PATH", "TMPDIR", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "CODEX_SQLITE_HOME", "IS_SANDBOX", "LD_PRELOAD"];
 
 pub(super) fn is_host_only(name: &str) -> bool {
     HOST_ONLY.contains(&name)
@@ -65,6 +69,10 @@ pub(super) fn host_only(problems: &mut Problems, place: &str, agent: &Table, set
             ),
         );
     }
+}
+
+pub(super) fn is_variable(name: &str) -> bool {
+    variable_name(name)
 }
 
 /// One plain variable.

@@ -10,7 +10,7 @@ use super::super::sandbox::{Env, SandboxSpec};
 use super::{AgentSpec, check, settings};
 
 const AGENT_FIELDS: &[&str] = &["harness", "settings", "sandbox", "env", "forward_env"];
-const HARNESSES: &[&str] = &["claude", "scripted", "codex"];
+const HARNESSES: &[&str] = Harness::NAMES;
 
 /// The agents of a file, in the order of their names.
 pub fn read_agents(file: &str, text: &str) -> Result<Vec<(String, AgentSpec)>, Problems> {
@@ -75,10 +75,14 @@ fn read_agent(problems: &mut Problems, name: &str, value: &Value) -> Option<Agen
 fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, given: &Table) -> Option<Harness> {
     let at = format!("{place}.harness");
     match harness.map(Value::as_str) {
-        None => problems.add(at, "is missing: claude or scripted"),
+        None => problems.add(at, format!("is missing: {}", HARNESSES.join(", "))),
         Some(Some("claude")) => {
             return settings::claude(problems, &format!("{place}.settings"), given)
                 .map(|claude| Harness::Claude(Box::new(claude)));
+        }
+        Some(Some("codex")) => {
+            return settings::codex(problems, &format!("{place}.settings"), given)
+                .map(|codex| Harness::Codex(Box::new(codex)));
         }
         Some(Some("scripted")) => {
             let at = format!("{place}.settings");
@@ -87,9 +91,8 @@ fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, g
             }
             return Some(Harness::Scripted(Default::default()));
         }
-        Some(Some("codex")) => problems.add(at, "`codex` is not in this version; use claude or scripted"),
         Some(Some(other)) => problems.unknown(&at, "harness", other, HARNESSES.iter().copied()),
-        Some(None) => problems.add(at, "must be text: claude or scripted"),
+        Some(None) => problems.add(at, format!("must be one of {}", HARNESSES.join(", "))),
     }
     None
 }
@@ -148,6 +151,9 @@ fn read_env(problems: &mut Problems, table: &Table, place: &str) -> Env {
 fn default_forward_env(harness: Option<&Harness>) -> Vec<String> {
     match harness {
         Some(Harness::Claude(_)) => check::CLAUDE_CREDENTIALS.iter().map(|&name| name.to_owned()).collect(),
+        Some(Harness::Codex(settings)) => {
+            vec![settings.env_key.as_deref().unwrap_or(check::CODEX_CREDENTIAL).to_owned()]
+        }
         _ => Vec::new(),
     }
 }

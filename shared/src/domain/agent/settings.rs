@@ -3,6 +3,7 @@
 
 use holdfast_protocol::WORKSPACE_DIR;
 use holdfast_protocol::harness::ClaudeSettings;
+use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use toml::{Table, Value};
 
@@ -10,8 +11,12 @@ use super::super::problem::{Problems, unknown};
 use super::check;
 use super::read::to_json;
 
+mod codex;
+
+pub(super) use codex::codex;
+
 #[derive(Clone, Copy)]
-enum Kind {
+pub(super) enum Kind {
     Text,
     /// One of these texts.
     OneOf(&'static [&'static str]),
@@ -25,6 +30,10 @@ enum Kind {
     Json,
     /// Names to JSON text.
     JsonTable,
+    /// Names to texts.
+    TextTable,
+    /// Dotted names to any values, as JSON text.
+    Overrides,
 }
 
 const CLAUDE: &[(&str, Kind)] = &[
@@ -51,6 +60,18 @@ const ALWAYS_ON: &[&str] = &["require_native_resume", "strict_persistence"];
 
 /// The settings of Claude, if nothing is wrong with them.
 pub(super) fn claude(problems: &mut Problems, place: &str, given: &Table) -> Option<ClaudeSettings> {
+    let settings = typed(problems, place, given, CLAUDE)?;
+    claude_values(problems, place, &settings);
+    Some(settings)
+}
+
+/// The settings of a harness by the table of its fields, if nothing is wrong with them.
+pub(super) fn typed<T: DeserializeOwned>(
+    problems: &mut Problems,
+    place: &str,
+    given: &Table,
+    fields: &[(&str, Kind)],
+) -> Option<T> {
     let before = problems.list.len();
     let mut json = serde_json::Map::new();
     for (name, value) in given {
@@ -61,8 +82,8 @@ pub(super) fn claude(problems: &mut Problems, place: &str, given: &Table) -> Opt
             problems.add(place, format!("`{name}` is on for every turn; remove it"));
             continue;
         }
-        let Some((_, kind)) = CLAUDE.iter().find(|(known, _)| known == name) else {
-            problems.unknown(place, "setting", name, CLAUDE.iter().map(|(known, _)| *known));
+        let Some((_, kind)) = fields.iter().find(|(known, _)| known == name) else {
+            problems.unknown(place, "setting", name, fields.iter().map(|(known, _)| *known));
             continue;
         };
         match kind.take(value) {
@@ -74,10 +95,7 @@ pub(super) fn claude(problems: &mut Problems, place: &str, given: &Table) -> Opt
         return None;
     }
     match serde_json::from_value(Json::Object(json)) {
-        Ok(settings) => {
-            claude_values(problems, place, &settings);
-            Some(settings)
-        }
+        Ok(settings) => Some(settings),
         Err(error) => {
             problems.add(place, error.to_string());
             None
@@ -127,6 +145,10 @@ impl Kind {
                 })
                 .collect::<Result<_, String>>()
                 .map(Json::Object),
+            (Kind::TextTable, Value::Table(table)) if table.values().all(Value::is_str) => as_is(),
+            (Kind::TextTable, _) => Err("must be a table of texts".to_owned()),
+            (Kind::Overrides, Value::Table(table)) => Ok(Json::Object(codex::flat(table))),
+            (Kind::Overrides, _) => Err("must be a table".to_owned()),
             (Kind::Text | Kind::OneOf(_), _) => Err("must be text".to_owned()),
             (Kind::Switch, _) => Err("must be true or false".to_owned()),
             (Kind::Amount, _) => Err("must be a number above 0".to_owned()),

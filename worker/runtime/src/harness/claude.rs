@@ -29,7 +29,7 @@ impl Harness for Claude {
         plan::plan(&self.settings, turn, place)
     }
 
-    fn decoder(&self) -> Box<dyn Decoder> {
+    fn decoder(&self, _turn: &StartTurn) -> Box<dyn Decoder> {
         Box::new(decode::ClaudeDecoder::default())
     }
 

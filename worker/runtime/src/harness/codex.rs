@@ -1,34 +1,55 @@
-//! OpenAI Codex: one process per turn, its app-server over stdin and stdout.
+//! OpenAI Codex: one process per turn, its app-server spoken with over stdin and stdout.
 //!
-//! Nothing starts it yet: the agents file does not accept it, and its plan says so.
+//! The app-server and not `exec --json`: it names its errors, acknowledges an interrupt, gives the tokens of this turn, and
+//! ends at once when its input does. The conversation is the rollout file alone; Codex's databases are caches that hold
+//! absolute paths, lie outside of what is saved, and are made anew for every turn.
 
 use std::path::Path;
 
 use holdfast_protocol::harness::CodexSettings;
 use holdfast_protocol::message::StartTurn;
 
+use super::native::Held;
 use super::{Decoder, Harness, Plan, Transcript};
 use crate::settings::Place;
+
+mod ask;
+mod config;
+mod decode;
+mod errors;
+mod items;
+mod plan;
+mod rollout;
+#[cfg(test)]
+mod tests;
+mod usage;
 
 pub struct Codex {
     pub settings: CodexSettings,
 }
 
 impl Harness for Codex {
-    fn plan(&self, _turn: &StartTurn, _place: &Place) -> Result<Plan, String> {
-        let model = self.settings.model.as_deref().unwrap_or("its own model");
-        Err(format!("this runtime cannot start codex (with {model})"))
+    fn plan(&self, turn: &StartTurn, place: &Place) -> Result<Plan, String> {
+        plan::plan(&self.settings, turn, place)
     }
 
-    fn decoder(&self) -> Box<dyn Decoder> {
-        unreachable!("nothing was started")
+    fn decoder(&self, turn: &StartTurn) -> Box<dyn Decoder> {
+        Box::new(decode::CodexDecoder::new(&self.settings, turn))
     }
 
     fn native_paths(&self) -> &'static [&'static str] {
         &["codex/sessions"]
     }
 
-    fn transcripts(&self, _state: &Path) -> Vec<Transcript> {
-        Vec::new()
+    fn transcripts(&self, state: &Path) -> Vec<Transcript> {
+        rollout::files(&state.join("codex/sessions"))
+    }
+
+    fn held(&self, transcript: &Transcript) -> Held {
+        rollout::held(transcript)
+    }
+
+    fn proves(&self, line: &str, proof: &str) -> bool {
+        rollout::proves(line, proof)
     }
 }

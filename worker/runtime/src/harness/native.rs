@@ -19,15 +19,31 @@ use crate::lines::{Line, Lines};
 const READ_LIMIT: u64 = 1 << 30;
 const BUFFER: usize = 64 << 10;
 
+/// What a file that could be a conversation is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Held {
+    Conversation,
+    /// No turn was ever begun in it: it stands in the way of a new one.
+    Nothing,
+    /// A conversation that lost something.
+    Damaged(String),
+}
+
 /// Refuses a start unless exactly the expected conversation is here, or none on the first turn. Gives the files that
 /// are no conversation (no message of a user) and stand in the way of a new one.
 pub fn check(harness: &dyn Harness, turn: &StartTurn, state: &Path) -> Result<Vec<Transcript>, Refusal> {
-    let (real, empty): (Vec<_>, Vec<_>) =
-        harness.transcripts(state).into_iter().partition(|transcript| holds_a_turn(&transcript.path));
+    let (mut real, mut empty, mut damaged) = (Vec::new(), Vec::new(), Vec::new());
+    for transcript in harness.transcripts(state) {
+        match harness.held(&transcript) {
+            Held::Conversation => real.push(transcript),
+            Held::Nothing => empty.push(transcript),
+            Held::Damaged(damage) => damaged.push(format!("{} (damaged: {damage})", transcript.id)),
+        }
+    }
     let found = match &turn.expect_native {
         Some(expected) if real.iter().any(|transcript| transcript.id == *expected) => return Ok(empty),
-        None if real.is_empty() => return Ok(empty),
-        _ => real.into_iter().next().map(|transcript| transcript.id),
+        None if real.is_empty() && damaged.is_empty() => return Ok(empty),
+        _ => real.into_iter().next().map(|transcript| transcript.id).or(damaged.into_iter().next()),
     };
     Err(Refusal::NativeStateMissing { expected: turn.expect_native.clone(), found })
 }
@@ -37,7 +53,7 @@ pub fn verify(harness: &dyn Harness, state: &Path, id: &str, proof: Option<&str>
     let transcripts: Vec<_> = harness.transcripts(state).into_iter().filter(|found| found.id == id).collect();
     let Some(first) = transcripts.first() else { return Err(format!("there is no transcript of conversation {id}")) };
     let holds = |path: &Path| match proof {
-        Some(proof) => contains(path, proof).unwrap_or(false),
+        Some(proof) => any_line(path, |line| harness.proves(&line.text, proof)).unwrap_or(false),
         None => holds_a_turn(path),
     };
     let Some(saved) = transcripts.iter().find(|transcript| holds(&transcript.path)) else {
@@ -65,6 +81,11 @@ struct Kind {
     kind: String,
 }
 
+/// By the messages in it, for transcripts of a message a line.
+pub fn held(path: &Path) -> Held {
+    if holds_a_turn(path) { Held::Conversation } else { Held::Nothing }
+}
+
 /// True if a line is a user's message: what both a resume and a refusal of a fresh start depend on.
 fn holds_a_turn(path: &Path) -> bool {
     any_line(path, |line| match line.cut {
@@ -74,16 +95,13 @@ fn holds_a_turn(path: &Path) -> bool {
     .unwrap_or(false)
 }
 
-fn contains(path: &Path, text: &str) -> io::Result<bool> {
-    any_line(path, |line| line.text.contains(text))
-}
-
-fn any_line(path: &Path, wanted: impl Fn(&Line) -> bool) -> io::Result<bool> {
+/// Stops at the first wanted line.
+pub fn any_line(path: &Path, mut wanted: impl FnMut(&Line) -> bool) -> io::Result<bool> {
     let mut file = open(path)?.take(READ_LIMIT);
     let (mut lines, mut buffer, mut found) = (Lines::default(), vec![0; BUFFER], false);
     while !found {
         let n = file.read(&mut buffer)?;
-        lines.push(&buffer[..n], |line| found |= wanted(&line));
+        lines.push(&buffer[..n], |line| found = found || wanted(&line));
         if n == 0 {
             return Ok(found || lines.finish().is_some_and(|line| wanted(&line)));
         }

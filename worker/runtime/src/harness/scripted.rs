@@ -72,7 +72,7 @@ impl Harness for Scripted {
         })
     }
 
-    fn decoder(&self) -> Box<dyn Decoder> {
+    fn decoder(&self, _turn: &StartTurn) -> Box<dyn Decoder> {
         Box::new(decode::ScriptedDecoder::default())
     }
 

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use holdfast_protocol::event::{Event, MAX_EVENT_TEXT, Stream, cut};
 
 use super::Run;
+use crate::harness::Decoder;
 use crate::lines::{Line, Lines};
 
 const BUFFER: usize = 64 << 10;
 /// Of the last bytes of stderr that an outcome carries.
 const TAIL: usize = 8 << 10;
 
-pub(super) fn read_stdout(run: &Arc<Run>, pipe: impl Read) {
-    let mut decoder = run.harness.decoder();
+pub(super) fn read_stdout(run: &Arc<Run>, mut decoder: Box<dyn Decoder>, pipe: impl Read) {
     read(run, pipe, |line| {
         let text = run.redactor.clean(&line.text);
         let events = if line.cut > 0 {
