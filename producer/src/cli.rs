@@ -4,7 +4,7 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
 use holdfast_shared::config::Flags;
 
-use crate::commands::{agent, batch, image, queue, run, session, submit};
+use crate::commands::{agent, batch, dead, image, queue, run, session, submit};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -64,12 +64,15 @@ impl Global {
 pub enum Command {
     /// Submit one turn
     Submit(submit::SubmitArgs),
-    /// Submit and watch files of turns
+    /// Submit files of turns, watch, cancel, retry and export them
     #[command(subcommand)]
     Batch(batch::BatchCommand),
-    /// Look at turns and their runs
+    /// Look at turns and their runs, cancel them, try them again
     #[command(subcommand)]
     Run(run::RunCommand),
+    /// Turns out of attempts and deliveries that could not be read: look, try again, drop
+    #[command(subcommand)]
+    Dead(dead::DeadCommand),
     /// Look at sessions and their files
     #[command(subcommand)]
     Session(session::SessionCommand),

@@ -2,9 +2,11 @@
 
 pub mod agent;
 pub mod batch;
+pub mod dead;
 pub mod image;
 pub mod migrate;
 pub mod queue;
+pub mod retry;
 pub mod run;
 pub mod session;
 pub mod submit;
@@ -22,6 +24,7 @@ pub async fn run(cli: Cli) -> Result<(), Stop> {
         Command::Submit(args) => submit::run(&context, args).await,
         Command::Batch(command) => batch::run(&context, command).await,
         Command::Run(command) => run::run(&context, command).await,
+        Command::Dead(command) => dead::run(&context, command).await,
         Command::Session(command) => session::run(&context, command).await,
         Command::Agent(command) => agent::run(&context, command).await,
         Command::Queue(command) => queue::run(&context, command).await,

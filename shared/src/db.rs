@@ -11,6 +11,7 @@ pub mod fleet;
 pub mod lease;
 pub mod outbox;
 pub mod reach;
+pub mod redrive;
 pub mod runs;
 pub mod submit;
 pub mod sweep;

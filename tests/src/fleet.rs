@@ -37,6 +37,11 @@ pub async fn submit(db: &Db, session: &str, prompt: &str) -> TurnId {
 
 /// Submits a turn; the agent is named as its harness.
 pub async fn submit_to(db: &Db, agent: &str, queue: &str, session: &str, prompt: &str) -> TurnId {
+    db.submit_turn(&new_turn(agent, queue, session, prompt)).await.expect("the turn is accepted").turn
+}
+
+/// A turn to be submitted; the agent is named as its harness.
+pub fn new_turn(agent: &str, queue: &str, session: &str, prompt: &str) -> NewTurn {
     let wish = Wish {
         agent: agent.to_owned(),
         agent_version: 1,
@@ -44,7 +49,7 @@ pub async fn submit_to(db: &Db, agent: &str, queue: &str, session: &str, prompt:
         queue: queue.to_owned(),
         policy_revision: 1,
     };
-    let turn = NewTurn {
+    NewTurn {
         namespace: "default".to_owned(),
         session: session.to_owned(),
         session_given: true,
@@ -53,8 +58,7 @@ pub async fn submit_to(db: &Db, agent: &str, queue: &str, session: &str, prompt:
         metadata: json!({}),
         key: None,
         priority: 1,
-    };
-    db.submit_turn(&turn).await.expect("the turn is accepted").turn
+    }
 }
 
 /// A registered worker of an engine; dropping its liveness is its death.

@@ -1,12 +1,14 @@
-//! `holdfast run`: looks at turns and their runs, follows one, cancels one. Only `cancel` writes, in one transaction.
+//! `holdfast run`: looks at turns and their runs, follows one, cancels one, tries some again. Only `cancel` and
+//! `retry` write, one short transaction a turn.
 
 use clap::Subcommand;
 use holdfast_protocol::{SessionId, TurnId};
 use holdfast_shared::db::end::Cancelled;
-use holdfast_shared::db::views::{RunView, TurnFilter, TurnView};
+use holdfast_shared::db::views::{Ends, RunView, TurnFilter, TurnView};
 use holdfast_shared::domain::problem::unknown;
 use serde_json::json;
 
+use super::retry::{self, Filter};
 use crate::answer::Answer;
 use crate::context::Context;
 use crate::printer;
@@ -50,15 +52,49 @@ pub enum RunCommand {
         follow: bool,
     },
     /// Cancel a turn: at once if it waits, else its agent is ended and nothing is published
-    Cancel { id: String },
+    #[command(after_help = "Example: holdfast run cancel trn_0199f2\n\n\
+        A turn that has finished and is being saved is not cancelled: exit status 1.")]
+    Cancel {
+        /// A turn or run id, or its first digits
+        id: String,
+    },
+    /// Try turns again that did not succeed, each by a new turn
+    #[command(after_help = "Examples:\n  holdfast run retry trn_0199f2\n  \
+        holdfast run retry --class harness_error --since 2h --dry-run\n  holdfast run retry --session s1 --cancelled\n\n\
+        The new turn has the prompt of the old one, the newest version of its agent, and the policy in force. It takes\n\
+        the old one's place while no later turn of its session has begun, else it goes to the end of the session.")]
+    Retry {
+        /// Turns, or their first digits
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+        #[command(flatten)]
+        filter: Filter,
+        /// Cancelled turns instead of failed and dead ones
+        #[arg(long, conflicts_with = "ids")]
+        cancelled: bool,
+        /// Say what would be tried again, and do nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 pub async fn run(context: &Context, command: RunCommand) -> Result<(), Stop> {
     match command {
         RunCommand::Ls { session, state, batch, limit } => list(context, session, state, batch, limit).await,
-        RunCommand::Show { id } => show(context, resolve::turn(context, &id).await?).await,
+        RunCommand::Show { id } => history(context, resolve::turn(context, &id).await?).await,
         RunCommand::Logs { id, follow } => logs(context, resolve::turn(context, &id).await?, follow).await,
         RunCommand::Cancel { id } => cancel(context, resolve::turn(context, &id).await?).await,
+        RunCommand::Retry { ids, filter, cancelled, dry_run } => {
+            if !ids.is_empty() {
+                return retry::named(context, &ids, dry_run.into()).await;
+            }
+            if filter.is_empty() {
+                return Err(retry::choose());
+            }
+            let ends = if cancelled { Ends::Cancelled } else { Ends::Unsuccessful };
+            let filter = filter.resolve(context, ends).await?;
+            retry::filtered(context, &filter, dry_run.into()).await.map(|_| ())
+        }
     }
 }
 
@@ -105,7 +141,8 @@ async fn list(
     Ok(())
 }
 
-async fn show(context: &Context, turn: TurnId) -> Result<(), Stop> {
+/// A turn with its last error and all of its runs.
+pub async fn history(context: &Context, turn: TurnId) -> Result<(), Stop> {
     let db = context.db().await?;
     let view = db.turn(turn).await?.ok_or_else(|| Stop::bad(format!("unknown turn `{turn}`")))?;
     let runs = db.runs_of(turn).await?;
@@ -128,6 +165,12 @@ async fn show(context: &Context, turn: TurnId) -> Result<(), Stop> {
     if let Some(error) = view.error.as_ref().filter(|error| **error != view.state) {
         lines.push(field("error", &text::clean(error)));
     }
+    if let Some(of) = view.redrive_of {
+        lines.push(field("retries", &TurnId(of).to_string()));
+    }
+    if let Some(by) = view.redriven_as {
+        lines.push(field("retried as", &TurnId(by).to_string()));
+    }
     lines.push(field("prompt", &text::one_line(&view.prompt, 100)));
     if let Some(result) = Answer::new(&view, &runs).result.filter(|result| !result.trim().is_empty()) {
         lines.push(field("result", &text::one_line(&result, 100)));
@@ -135,6 +178,12 @@ async fn show(context: &Context, turn: TurnId) -> Result<(), Stop> {
     printer::line(lines.join("\n"));
     if !runs.is_empty() {
         printer::line(format!("\n{}", run_table(&runs).text()));
+    }
+    // Where there were several, each says how it ended.
+    let told = runs.iter().filter(|_| runs.len() > 1).filter_map(|run| Some((run.ordinal, run.error.as_deref()?)));
+    let told: Vec<String> = told.map(|(run, error)| format!("run {run}: {}", text::one_line(error, 200))).collect();
+    if !told.is_empty() {
+        printer::line(format!("\n{}", told.join("\n")));
     }
     Ok(())
 }
@@ -168,7 +217,9 @@ fn state(view: &TurnView) -> String {
     if let Some(class) = view.class.as_ref().filter(|class| **class != view.state) {
         text.push_str(&format!(" ({class})"));
     }
-    if view.state == "queued" && !view.head {
+    if view.session_id.is_none() && view.state == "queued" {
+        text.push_str(", waiting for its admission to the session");
+    } else if view.state == "queued" && !view.head {
         text.push_str(", behind earlier turns of its session");
     } else if view.state == "queued" && view.due_in > 0.5 {
         text.push_str(&format!(", due in {}", text::seconds(view.due_in)));

@@ -1,4 +1,4 @@
-//! The only place that writes terminal states and the next head of a session.
+//! The only place that writes terminal states and the next head of a session (cancels in the files below).
 //!
 //! Every function here locks the session row first, ends the turn, and finds the next head in a later statement, so that
 //! a turn submitted meanwhile is never stranded. All of it is one transaction: a crash before the commit leaves the turn
@@ -15,6 +15,12 @@ use super::{Db, DbError, Result};
 use crate::domain::policy::{Jitter, QueuePolicy};
 use crate::domain::retry::{Decision, Spent, decide};
 use crate::domain::turn::Verdict;
+
+mod cancel;
+mod cancel_batch;
+
+pub use cancel::Cancelled;
+pub use cancel_batch::CancelledBatch;
 
 /// How a run ended without success.
 #[derive(Clone, Debug)]
@@ -131,57 +137,6 @@ impl Db {
         tx.commit().await?;
         Ok(next)
     }
-
-    /// Cancels a turn: a queued one ends at once, one in flight is asked to. Says what became of it.
-    pub async fn cancel(&self, turn: TurnId) -> Result<Cancelled> {
-        let mut tx = self.pool().begin().await?;
-        let session: Option<(Uuid,)> = sqlx::query_as(
-            "select id from sessions where id = (select session_id from turns where id = $1) for update",
-        )
-        .bind(turn.0)
-        .fetch_optional(&mut *tx)
-        .await?;
-        let Some((session,)) = session else { return Ok(Cancelled::Unknown) };
-        let (state, queue): (String, String) =
-            sqlx::query_as("select state, queue from turns where id = $1").bind(turn.0).fetch_one(&mut *tx).await?;
-        let answer = match state.as_str() {
-            "queued" => {
-                sqlx::query(
-                    "update turns set state = 'cancelled', class = 'cancelled', head = false, ended_at = clock_timestamp(),
-                            cancel_requested_at = clock_timestamp() where id = $1",
-                )
-                .bind(turn.0)
-                .execute(&mut *tx)
-                .await?;
-                depth::add(&mut tx, &queue, -1).await?;
-                advance(&mut tx, session).await?;
-                Cancelled::Done
-            }
-            "starting" | "running" | "stopping" => {
-                sqlx::query("update turns set cancel_requested_at = coalesce(cancel_requested_at, clock_timestamp()) where id = $1")
-                    .bind(turn.0)
-                    .execute(&mut *tx)
-                    .await?;
-                sqlx::query("select pg_notify('holdfast_cancel', $1)").bind(turn.to_string()).execute(&mut *tx).await?;
-                Cancelled::Asked
-            }
-            "saving" => Cancelled::TooLate,
-            _ => Cancelled::AlreadyEnded(state),
-        };
-        tx.commit().await?;
-        Ok(answer)
-    }
-}
-
-/// What became of a cancel.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Cancelled {
-    Unknown,
-    Done,
-    Asked,
-    /// The turn is being saved; success wins.
-    TooLate,
-    AlreadyEnded(String),
 }
 
 /// Locks session and binding, in that order, and compares fence and token.
@@ -322,4 +277,20 @@ pub(super) async fn advance(tx: &mut Transaction<'_, Postgres>, session: Uuid) -
     .fetch_optional(&mut **tx)
     .await?;
     Ok(next.map(|(turn, queue)| NextHead { turn: TurnId(turn), queue }))
+}
+
+/// The same for several sessions, whose rows are all held.
+async fn advance_all(tx: &mut Transaction<'_, Postgres>, sessions: &[Uuid]) -> Result<()> {
+    sqlx::query(
+        "with first as (
+             select distinct on (session_id) id from turns
+             where session_id = any($1) and state not in ('succeeded', 'failed', 'dead', 'cancelled')
+             order by session_id, seq),
+         next as (update turns set head = true where id in (select id from first) and not head returning id, queue, due_at)
+         insert into outbox (queue, turn_id, due_at) select queue, id, due_at from next",
+    )
+    .bind(sessions)
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
 }

@@ -5,6 +5,7 @@ use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 mod batches;
+mod dead;
 mod events;
 mod find;
 mod queues;
@@ -13,6 +14,7 @@ mod tasks;
 mod turns;
 
 pub use batches::{BatchView, ClassCount};
+pub use dead::{DeadDelivery, DeadFilter, DeadLetter, Ends, Order};
 pub use find::{Found, Prefix};
 pub use queues::QueueView;
 pub use sessions::{CheckpointView, SessionLogRow, SessionView};
@@ -41,6 +43,10 @@ fn as_checkpoint<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::O
 
 fn as_batch_if<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
     id.map(holdfast_protocol::BatchId).serialize(serializer)
+}
+
+fn as_session_if<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
+    id.map(holdfast_protocol::SessionId).serialize(serializer)
 }
 
 fn as_turn_if<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {

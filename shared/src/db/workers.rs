@@ -54,7 +54,7 @@ impl Liveness {
     }
 }
 
-async fn incarnation(connection: &mut PgConnection) -> Result<String> {
+pub(super) async fn incarnation(connection: &mut PgConnection) -> Result<String> {
     let (text,): (String,) = sqlx::query_as(
         "select (select system_identifier from pg_control_system())::text || '/' ||
                 (select timeline_id from pg_control_checkpoint())::text || '/' || pg_postmaster_start_time()::text",

@@ -26,38 +26,38 @@ fn binary() -> PathBuf {
     path
 }
 
-fn command(url: &str, args: &[&str]) -> Command {
+pub(crate) fn command(url: &str, args: &[&str]) -> Command {
     let mut command = Command::new(binary());
     command.env_clear().env("DATABASE_URL", url).env("AMQP_URL", NOWHERE).args(args);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     command
 }
 
-async fn holdfast(url: &str, args: &[&str]) -> Output {
+pub(crate) async fn holdfast(url: &str, args: &[&str]) -> Output {
     let output = command(url, args).output();
     tokio::time::timeout(Duration::from_secs(120), output).await.expect("the command ends").expect("the command starts")
 }
 
 /// Stdout of a command that must succeed.
-async fn ok(url: &str, args: &[&str]) -> String {
+pub(crate) async fn ok(url: &str, args: &[&str]) -> String {
     let output = holdfast(url, args).await;
     assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-async fn json(url: &str, args: &[&str]) -> Value {
+pub(crate) async fn json(url: &str, args: &[&str]) -> Value {
     let out = ok(url, &[args, &["--json"]].concat()).await;
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{args:?}: {error}: {out}"))
 }
 
 /// Exit code and stderr of a command that must not succeed.
-async fn refused(url: &str, args: &[&str]) -> (i32, String) {
+pub(crate) async fn refused(url: &str, args: &[&str]) -> (i32, String) {
     let output = holdfast(url, args).await;
     assert_eq!(text(&output.stdout), "", "stdout is for data");
     (output.status.code().expect("it ends by itself"), text(&output.stderr))
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).expect("UTF-8")
 }
 

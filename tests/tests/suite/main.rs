@@ -4,6 +4,7 @@
 
 mod claude;
 mod cli;
+mod ends;
 mod flow;
 mod image;
 mod layout;

@@ -52,6 +52,7 @@ impl Db {
             let fresh: Vec<&NewTurn> =
                 turns.iter().filter(|turn| turn.key.as_ref().is_none_or(|key| !known.contains(key))).collect();
             let mut tx = self.pool().begin().await?;
+            still_loading(&mut tx, batch).await?;
             if insert_chunk(&mut tx, batch, &fresh).await? {
                 tx.commit().await?;
                 return Ok(Loaded { inserted: fresh.len(), repeated: turns.len() - fresh.len() });
@@ -105,6 +106,19 @@ impl Db {
             }
         }
         Ok(())
+    }
+}
+
+/// Holds off a cancel, or the sweep of abandoned loads, until the chunk is in; refuses it after one.
+async fn still_loading(tx: &mut Transaction<'_, Postgres>, batch: BatchId) -> Result<()> {
+    let state: Option<(String,)> = sqlx::query_as("select state from batches where id = $1 for share")
+        .bind(batch.0)
+        .fetch_optional(&mut **tx)
+        .await?;
+    match state {
+        Some((state,)) if state == "loading" => Ok(()),
+        Some((state,)) => Err(DbError::Refused(format!("batch {batch} is not loading any more: it is {state}"))),
+        None => Err(DbError::Refused(format!("unknown batch {batch}"))),
     }
 }
 

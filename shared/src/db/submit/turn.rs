@@ -103,6 +103,8 @@ pub enum Refusal {
         "session `{session}` began when agent `{agent}` ran on {has}, now it runs on {asked}: the conversation cannot go on; use another session"
     )]
     OtherHarness { session: String, agent: String, has: String, asked: String },
+    #[error("{turn} cannot be tried again: {why}")]
+    NotRetried { turn: TurnId, why: String },
     #[error("queue `{queue}` has {queued} queued; {new} more would exceed its max_depth of {max}")]
     TooDeep { queue: String, queued: i64, new: u64, max: u64 },
 }

@@ -66,7 +66,7 @@ const VIEW: &str = "select b.id, b.source as name, b.state, b.total, n.queued, n
                count(*) filter (where state = 'succeeded') as succeeded, count(*) filter (where state = 'failed') as failed,
                count(*) filter (where state = 'dead') as dead, count(*) filter (where state = 'cancelled') as cancelled,
                max(ended_at) as ended_at
-        from turns where batch_id = b.id) n";
+        from turns t where batch_id = b.id and not exists (select from turns r where r.redrive_of = t.id)) n";
 
 impl Db {
     pub async fn batch(&self, batch: BatchId) -> Result<Option<BatchView>> {
@@ -83,8 +83,9 @@ impl Db {
     /// Why turns of the batch failed, the most frequent class first.
     pub async fn batch_classes(&self, batch: BatchId) -> Result<Vec<ClassCount>> {
         Ok(sqlx::query_as(
-            "select class, count(*) as turns, max(left(error, 200)) as error from turns
-             where batch_id = $1 and state in ('failed', 'dead') group by class order by 2 desc, 1",
+            "select class, count(*) as turns, max(left(error, 200)) as error from turns t
+             where batch_id = $1 and state in ('failed', 'dead')
+               and not exists (select from turns r where r.redrive_of = t.id) group by class order by 2 desc, 1",
         )
         .bind(batch.0)
         .fetch_all(self.pool())

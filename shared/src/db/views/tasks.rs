@@ -44,7 +44,9 @@ impl Db {
         Ok(sqlx::query_as(
             "with listed as (
                  -- Ids are made in the order of the lines and sort by time.
-                 select id, row_number() over (order by id) as task, count(*) over () > $2 as cut from turns where batch_id = $1
+                 -- A task that was tried again keeps its place and is shown by its newest turn.
+                 select id, row_number() over (order by coalesce(redrive_root, id)) as task, count(*) over () > $2 as cut
+                 from turns t where batch_id = $1 and not exists (select from turns r where r.redrive_of = t.id)
              )
              select l.task, t.id, s.name as session, t.seq, t.state, t.class, left(t.error, 500) as error, t.attempts,
                     extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8

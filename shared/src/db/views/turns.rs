@@ -16,8 +16,9 @@ pub struct TurnView {
     #[serde(rename = "turn", serialize_with = "super::as_turn")]
     pub id: Uuid,
     pub session: String,
-    #[serde(serialize_with = "super::as_session")]
-    pub session_id: Uuid,
+    /// Unset while the turn waits for its admission to the session.
+    #[serde(serialize_with = "super::as_session_if")]
+    pub session_id: Option<Uuid>,
     pub seq: Option<i32>,
     pub queue: String,
     pub agent: String,
@@ -50,6 +51,12 @@ pub struct TurnView {
     pub total_seconds: Option<f64>,
     /// Seconds until a queued turn is due; not above 0 when it is.
     pub due_in: f64,
+    /// The turn that this one tries again.
+    #[serde(serialize_with = "super::as_turn_if")]
+    pub redrive_of: Option<Uuid>,
+    /// The turn that tries this one again.
+    #[serde(serialize_with = "super::as_turn_if")]
+    pub redriven_as: Option<Uuid>,
 }
 
 /// A run of a turn.
@@ -121,15 +128,16 @@ impl RunView {
 impl Db {
     pub async fn turn(&self, turn: TurnId) -> Result<Option<TurnView>> {
         Ok(sqlx::query_as(
-            "select t.id, s.name as session, t.session_id, t.seq, t.queue, t.agent, t.agent_version, t.batch_id, t.state,
+            "select t.id, coalesce(s.name, t.session_name) as session, t.session_id, t.seq, t.queue, t.agent, t.agent_version, t.batch_id, t.state,
                     t.class, t.error, t.head, t.priority, t.attempts, t.setup_attempts, t.runs,
                     t.cancel_requested_at is not null as cancel_requested, left(t.prompt, 2000) as prompt, t.metadata,
                     t.due_at, t.submitted_at, t.started_at, t.ended_at,
                     extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8 as seconds,
                     extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8
                         + coalesce((first.phases_ms->>'queue_wait')::float8, 0) / 1000 as total_seconds,
-                    extract(epoch from t.due_at - clock_timestamp())::float8 as due_in
-             from turns t join sessions s on s.id = t.session_id
+                    extract(epoch from t.due_at - clock_timestamp())::float8 as due_in, t.redrive_of,
+                    (select r.id from turns r where r.redrive_of = t.id) as redriven_as
+             from turns t left join sessions s on s.id = t.session_id
                   left join runs first on first.turn_id = t.id and first.ordinal = 1
              where t.id = $1",
         )
@@ -141,15 +149,16 @@ impl Db {
     /// The newest turns first.
     pub async fn list_turns(&self, namespace: &str, filter: &TurnFilter) -> Result<Vec<TurnView>> {
         Ok(sqlx::query_as(
-            "select t.id, s.name as session, t.session_id, t.seq, t.queue, t.agent, t.agent_version, t.batch_id, t.state,
+            "select t.id, coalesce(s.name, t.session_name) as session, t.session_id, t.seq, t.queue, t.agent, t.agent_version, t.batch_id, t.state,
                     t.class, t.error, t.head, t.priority, t.attempts, t.setup_attempts, t.runs,
                     t.cancel_requested_at is not null as cancel_requested, left(t.prompt, 2000) as prompt, t.metadata,
                     t.due_at, t.submitted_at, t.started_at, t.ended_at,
                     extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8 as seconds,
                     extract(epoch from coalesce(t.ended_at, clock_timestamp()) - t.started_at)::float8
                         + coalesce((first.phases_ms->>'queue_wait')::float8, 0) / 1000 as total_seconds,
-                    extract(epoch from t.due_at - clock_timestamp())::float8 as due_in
-             from turns t join sessions s on s.id = t.session_id
+                    extract(epoch from t.due_at - clock_timestamp())::float8 as due_in, t.redrive_of,
+                    (select r.id from turns r where r.redrive_of = t.id) as redriven_as
+             from turns t left join sessions s on s.id = t.session_id
                   left join runs first on first.turn_id = t.id and first.ordinal = 1
              where t.namespace = $1 and ($2::uuid is null or t.session_id = $2) and ($3::text is null or t.state = $3)
                and ($4::uuid is null or t.batch_id = $4)
