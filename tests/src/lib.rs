@@ -1,8 +1,10 @@
 //! Services, the stand-in model endpoint and helpers for tests. A test that needs a service fails with a hint when it is
 //! not given: `./deploy/test` gives all of them.
 
+pub mod chaos;
 pub mod fleet;
 pub mod house;
+pub mod memory;
 pub mod proxy;
 pub mod services;
 pub mod stub;

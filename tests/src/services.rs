@@ -3,6 +3,10 @@
 use holdfast_shared::db::Db;
 use sqlx::{Connection, Executor, PgConnection};
 
+mod private;
+
+pub use private::{PrivatePostgres, Shutdown};
+
 /// A database made for one test and dropped with it.
 pub struct TestDb {
     pub db: Db,
@@ -14,7 +18,12 @@ pub struct TestDb {
 impl TestDb {
     /// Creates and migrates it on the server of `HOLDFAST_TEST_DATABASE_URL`.
     pub async fn create() -> Self {
-        let admin = env("HOLDFAST_TEST_DATABASE_URL");
+        Self::create_on(&env("HOLDFAST_TEST_DATABASE_URL")).await
+    }
+
+    /// Creates and migrates it on the server of this URL.
+    pub async fn create_on(admin: &str) -> Self {
+        let admin = admin.to_owned();
         let name = format!("holdfast_test_{}", uuid::Uuid::now_v7().simple());
         let mut connection = PgConnection::connect(&admin).await.expect("the test database server answers");
         connection

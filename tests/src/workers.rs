@@ -22,12 +22,20 @@ pub struct WorkerOptions {
     pub queue: String,
     pub amqp_url: String,
     pub env: Vec<(String, String)>,
+    /// The program, and what it is given before the options of a worker.
+    pub program: (&'static str, Vec<String>),
 }
 
 impl WorkerOptions {
     /// A worker of a queue; queue names are made per test, since tests share the broker.
     pub fn new(queue: &str) -> Self {
-        Self { slots: 2, queue: queue.to_owned(), amqp_url: amqp_url(), env: vec![] }
+        Self {
+            slots: 2,
+            queue: queue.to_owned(),
+            amqp_url: amqp_url(),
+            env: vec![],
+            program: ("holdfast-worker", vec![]),
+        }
     }
 }
 
@@ -35,7 +43,8 @@ impl WorkerProcess {
     pub fn start(test: &TestDb, options: &WorkerOptions) -> Self {
         let log = std::env::temp_dir().join(format!("holdfast-worker-{}.log", uuid::Uuid::now_v7().simple()));
         let out = std::fs::File::create(&log).expect("a log file can be made");
-        let child = Command::new(binary("holdfast-worker"))
+        let child = Command::new(binary(options.program.0))
+            .args(&options.program.1)
             .args(["--queue", &options.queue, "--slots", &options.slots.to_string()])
             .env("DATABASE_URL", &test.url)
             .env("AMQP_URL", &options.amqp_url)
@@ -65,6 +74,11 @@ impl WorkerProcess {
     /// SIGTERM, then the exit code.
     pub async fn stop(&mut self, limit: Duration) -> Option<i32> {
         self.signal(libc::SIGTERM);
+        self.exited(limit).await
+    }
+
+    /// Waits for its end; the exit code.
+    pub async fn exited(&mut self, limit: Duration) -> Option<i32> {
         let since = Instant::now();
         while since.elapsed() < limit {
             if let Ok(Some(status)) = self.child.try_wait() {

@@ -258,10 +258,11 @@ async fn stop(worker: &Arc<Worker>, consumer: &Consumer) {
     if !worker.parked(Duration::from_secs(15)).await {
         warn!("a computer is still being parked; the sweepers of its engine retire it");
     }
-    let identity = worker.identity();
+    let (identity, liveness) = (worker.identity(), worker.liveness());
+    let incarnation = liveness.incarnation.as_deref();
     for outcome in [
         worker.db.set_worker_state(identity.id, WorkerState::Stopped).await,
-        worker.db.retire_parked_of_last_worker(identity.id, &worker.engine_id).await.map(|_| ()),
+        worker.db.retire_parked_of_last_worker(identity.id, &worker.engine_id, incarnation).await.map(|_| ()),
     ] {
         if let Err(error) = outcome {
             warn!(%error, "the database was not told of the stop; the leases run out by themselves");

@@ -160,7 +160,9 @@ impl Drive {
     }
 
     async fn leave_lease(&mut self) -> Result<Option<TurnEvent>, Halt> {
-        if !fenced!(self, self.worker.db.has_other_worker(self.lease().worker, &self.worker.engine_id)) {
+        let (liveness, engine) = (self.worker.liveness(), self.worker.engine_id.as_str());
+        let incarnation = liveness.incarnation.as_deref();
+        if !fenced!(self, self.worker.db.has_other_worker(self.lease().worker, engine, incarnation)) {
             // Nobody here can go on with the run: it ends, counts for nothing, and starts again elsewhere.
             let mut end =
                 RunEnd::new(FailureClass::WorkerLost, "the worker was stopped and was the last of its engine");

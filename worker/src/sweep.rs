@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use tracing::{info, warn};
 
 use crate::sandbox::Sandbox;
@@ -15,6 +16,9 @@ const UNUSED: Duration = Duration::from_secs(2);
 const UNKNOWN: Duration = Duration::from_secs(30);
 /// A computer younger than this may belong to a create whose row is being written.
 const AGE_FLOOR_S: u64 = 60;
+/// Retired computers that are read, and destroyed, at once.
+const BATCH: i64 = 32;
+const AT_ONCE: usize = 4;
 
 /// Turns of dead workers, for the slots to take over.
 pub async fn watch_orphans(worker: Arc<Worker>) {
@@ -56,16 +60,25 @@ pub async fn keep_house(worker: Arc<Worker>) {
     }
 }
 
-/// Destroys what was retired on this engine.
+/// Destroys what was retired on this engine, a few at a time. Ends when nothing is left, or when a whole round was in vain
+/// (the next look tries again).
 pub async fn destroy_retired(worker: &Worker) {
-    match worker.db.retired(&worker.engine_id, 32).await {
-        Ok(retired) => {
-            for computer in retired {
-                info!(computer = %computer.computer_name, reason = %computer.reason, "destroying a retired computer");
-                worker.destroy(&computer.computer_name).await;
-            }
+    let mut seen: HashSet<String> = HashSet::new();
+    loop {
+        let retired = match worker.db.retired(&worker.engine_id, BATCH).await {
+            Ok(retired) => retired,
+            Err(error) => return warn!(%error, "retired computers are not known now"),
+        };
+        let fresh: Vec<_> =
+            retired.into_iter().filter(|computer| seen.insert(computer.computer_name.clone())).collect();
+        if fresh.is_empty() {
+            return;
         }
-        Err(error) => warn!(%error, "retired computers are not known now"),
+        let destroying = fresh.into_iter().map(|computer| async move {
+            info!(computer = %computer.computer_name, reason = %computer.reason, "destroying a retired computer");
+            worker.destroy(&computer.computer_name).await;
+        });
+        futures_util::stream::iter(destroying).buffer_unordered(AT_ONCE).collect::<()>().await;
     }
 }
 

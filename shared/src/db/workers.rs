@@ -172,24 +172,36 @@ impl Db {
         Ok(id.simple().to_string()[..12].to_owned())
     }
 
-    /// Whether another worker of this engine takes turns.
-    pub async fn has_other_worker(&self, worker: WorkerId, engine_id: &str) -> Result<bool> {
+    /// Whether another worker of this engine takes turns. One whose liveness lock is free is dead, however long its lease
+    /// still lives; `incarnation` is that of the server as this worker's own liveness connection sees it.
+    pub async fn has_other_worker(&self, worker: WorkerId, engine_id: &str, incarnation: Option<&str>) -> Result<bool> {
         let (other,): (bool,) = sqlx::query_as(
             "select exists (select from workers
-             where engine_id = $2 and id <> $1 and state = 'active' and lease_until > clock_timestamp())",
+             where engine_id = $2 and id <> $1 and state = 'active' and lease_until > clock_timestamp()
+               and not (liveness_key is not null and incarnation = $3
+                        and pg_try_advisory_xact_lock_shared(liveness_key)))",
         )
         .bind(worker.0)
         .bind(engine_id)
+        .bind(incarnation)
         .fetch_one(self.pool())
         .await?;
         Ok(other)
     }
 
-    /// Parked computers of the engine are of no use once its last worker stops: retires them, if this one is the last.
-    pub async fn retire_parked_of_last_worker(&self, worker: WorkerId, engine_id: &str) -> Result<u64> {
+    /// Parked computers of the engine are of no use once its last worker stops: retires them, if this one is the last
+    /// (see `has_other_worker`).
+    pub async fn retire_parked_of_last_worker(
+        &self,
+        worker: WorkerId,
+        engine_id: &str,
+        incarnation: Option<&str>,
+    ) -> Result<u64> {
         let done = sqlx::query(
-            "with others as (
-                 select 1 from workers where engine_id = $2 and id <> $1 and state <> 'stopped' and lease_until > clock_timestamp()),
+            "with others as materialized (
+                 select 1 from workers where engine_id = $2 and id <> $1 and state <> 'stopped' and lease_until > clock_timestamp()
+                 and not (liveness_key is not null and incarnation = $3
+                          and pg_try_advisory_xact_lock_shared(liveness_key))),
              b as (
                  update sandbox_bindings set warm_at_checkpoint = null, warm_until = null, condemned = true,
                         updated_at = clock_timestamp()
@@ -202,6 +214,7 @@ impl Db {
         )
         .bind(worker.0)
         .bind(engine_id)
+        .bind(incarnation)
         .execute(self.pool())
         .await?;
         Ok(done.rows_affected())

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod chaos;
 mod claude;
 mod cli;
 mod ends;
