@@ -8,6 +8,7 @@ pub mod claim;
 pub mod end;
 pub mod events;
 pub mod fleet;
+pub mod inputs;
 pub mod lease;
 pub mod outbox;
 pub mod reach;

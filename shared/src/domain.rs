@@ -2,8 +2,10 @@
 //! reads a clock or knows a database.
 
 pub mod agent;
+pub mod input;
 pub mod policy;
 pub mod problem;
+pub mod repository;
 pub mod retry;
 pub mod sandbox;
 pub mod turn;

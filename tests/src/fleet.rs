@@ -25,6 +25,7 @@ pub async fn catalog(db: &Db, policy: QueuePolicy) {
         sandbox: SandboxSpec::default(),
         env: Default::default(),
         forward_env: vec![],
+        start: Default::default(),
     };
     db.apply_agents("default", &[("scripted".to_owned(), spec)]).await.expect("the agent applies");
     db.apply_queues(&[("default".to_owned(), policy)]).await.expect("the queue applies");
@@ -58,6 +59,7 @@ pub fn new_turn(agent: &str, queue: &str, session: &str, prompt: &str) -> NewTur
         metadata: json!({}),
         key: None,
         priority: 1,
+        inputs: Default::default(),
     }
 }
 

@@ -30,7 +30,13 @@ impl House {
         test.db.apply_queues(&[(queue.clone(), policy)]).await.expect("the queue applies");
         let house = Self { test, docker, queue };
         let harness = Harness::Scripted(ScriptedSettings::default());
-        let spec = AgentSpec { harness, sandbox: small_sandbox(), env: Default::default(), forward_env: vec![] };
+        let spec = AgentSpec {
+            harness,
+            sandbox: small_sandbox(),
+            env: Default::default(),
+            forward_env: vec![],
+            start: Default::default(),
+        };
         house.agent(spec).await;
         house
     }

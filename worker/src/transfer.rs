@@ -102,6 +102,10 @@ fn unexpected(answer: &Answer) -> TransferError {
     let name = match answer {
         Answer::Done => "done",
         Answer::Hello(_) => "hello",
+        Answer::Staged { .. } => "staged",
+        Answer::Commanded(_) => "commanded",
+        Answer::Surveyed(_) => "surveyed",
+        Answer::Changes(_) => "changes",
         Answer::RestoreNeed { .. } => "restore_need",
         Answer::Events(_) => "events",
         Answer::Captured(_) => "captured",

@@ -32,6 +32,7 @@ pub fn turn(namespace: &str, batch: &str, number: u64, line: Line, wish: Wish) -
         metadata: line.metadata,
         key: Some(line.key.unwrap_or_else(|| format!("batch:{batch}:{number}"))),
         priority: line.priority,
+        inputs: Default::default(),
     }
 }
 

@@ -132,6 +132,7 @@ fn new_turn(
         metadata,
         key: args.key.clone(),
         priority: args.priority,
+        inputs: Default::default(),
     })
 }
 

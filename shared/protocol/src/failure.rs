@@ -46,7 +46,8 @@ classes! {
     SandboxUnavailable = "sandbox_unavailable", BeforeModel, "the computer could not be created or reached; check the sandbox engine and the image";
     RestoreFailed = "restore_failed", BeforeModel, "the recovery point could not be put into the computer; check `holdfast session log`";
     NativeStateMissing = "native_state_missing", BeforeModel, "the computer does not hold the conversation committed with the recovery point; the restore is retried";
-    RepositoryFailed = "repository_failed", BeforeModel, "the repository of the task could not be prepared";
+    RepositoryFailed = "repository_failed", BeforeModel, "the repository of the session could not be prepared; the error says which step failed";
+    SetupFailed = "setup_failed", BeforeModel, "a file or a setup command of the session's start failed; see `holdfast run show` for its output";
     SandboxLost = "sandbox_lost", AfterModel, "the computer died during the turn; the turn is retried from the recovery point";
     OutOfMemory = "out_of_memory", AfterModel, "the agent hit the memory limit of its computer; raise `memory_mb` of the agent";
     DiskFull = "disk_full", AfterModel, "the workspace or the agent's state is full; raise `workspace_mb` or `runtime_mb` of the agent";

@@ -8,6 +8,7 @@ pub mod failure;
 pub mod frame;
 pub mod harness;
 pub mod ids;
+pub mod input;
 pub mod message;
 pub mod object;
 pub mod outcome;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::event::JournalEvent;
 use crate::harness::Harness;
 use crate::ids::{CheckpointId, RunId};
+use crate::input::{Changes, Command, CommandEnd, StagePart, StagedInput};
 use crate::object::{Object, ObjectId, ObjectKind};
 use crate::outcome::Outcome;
 
@@ -40,6 +41,18 @@ pub enum Call {
     RestoreBegin { checkpoint: CheckpointId, manifest: ObjectId },
     /// Objects that were needed, in any order. Answer: `RestoreNeed` with what is needed next; empty = restored.
     RestoreObjects { objects: Vec<Object> },
+    /// Writes a part of a file below the workspace, before a harness is started. Writing a part again is fine.
+    /// Answer: `Staged`.
+    Stage(Box<StagePart>),
+    /// Runs a command as the agent's user while no harness runs; the same id is the same command, however often it is
+    /// asked for. Waits up to `wait_ms` for its end. Answer: `Commanded`.
+    Command { command: Box<Command>, wait_ms: u64 },
+    /// What the files are now is what the turn begins with: changes are counted from here. Answer: `Done`.
+    Settle { limits: CaptureLimits },
+    /// What the workspace's changes since the start of the turn amount to; nothing is kept of it. Answer: `Surveyed`.
+    Survey { run: RunId, limits: CaptureLimits },
+    /// What git says of the turn, if the workspace is a repository. Answer: `Changes`.
+    Changes { run: RunId },
     /// Starts the harness for a turn. Starting the run that is already there answers the same. Answer: `Done`.
     Start(Box<StartTurn>),
     /// Events of the run from cursor `from` on, waiting up to `wait_ms` for the first, and after it up to `linger_ms` for
@@ -64,11 +77,27 @@ pub enum Call {
 pub enum Answer {
     Done,
     Hello(Status),
-    RestoreNeed { ids: Vec<(ObjectId, ObjectKind)>, entries_done: u64, bytes_done: u64 },
+    /// False: something is there already and was to be kept.
+    Staged {
+        written: bool,
+    },
+    /// `None`: it still runs.
+    Commanded(Option<Box<CommandEnd>>),
+    Surveyed(Box<CaptureStats>),
+    Changes(Option<Box<Changes>>),
+    RestoreNeed {
+        ids: Vec<(ObjectId, ObjectKind)>,
+        entries_done: u64,
+        bytes_done: u64,
+    },
     Events(Events),
     Captured(Box<Captured>),
-    CaptureList { objects: Vec<NewObject> },
-    Objects { objects: Vec<Object> },
+    CaptureList {
+        objects: Vec<NewObject>,
+    },
+    Objects {
+        objects: Vec<Object>,
+    },
 }
 
 /// Why a call was not carried out. The connection stays usable except after `StaleFence`.
@@ -142,6 +171,9 @@ pub struct StartTurn {
     pub stall_timeout_ms: u64,
     /// Background processes of earlier turns are still there.
     pub warm: bool,
+    /// Files that came with the turn and were staged for it.
+    #[serde(default)]
+    pub inputs: Vec<StagedInput>,
 }
 
 /// A value that Debug never shows.
@@ -217,6 +249,9 @@ pub struct CaptureStats {
     pub removed: u64,
     /// Up to 100 changed paths of the workspace, `+`, `~` or `-` first, lossy text.
     pub changed_paths: Vec<String>,
+    /// Changed entries of the workspace that are the agent's work: outside of `.git` directories and `INPUT_DIR`.
+    #[serde(default)]
+    pub work: u64,
     pub quiesce_us: u64,
     pub read_us: u64,
 }

@@ -36,7 +36,7 @@ impl Db {
     async fn try_claim(&self, turn: TurnId, who: &Claimant) -> Result<Claim> {
         let mut tx = self.pool().begin().await?;
         let session: Option<SessionRow> = sqlx::query_as(
-            "select id, namespace, name, recovery_point, native_conversation from sessions
+            "select id, namespace, name, recovery_point, native_conversation, repository from sessions
              where id = (select session_id from turns where id = $1) for update",
         )
         .bind(turn.0)
@@ -130,6 +130,8 @@ fn grant(
         agent: row.spec.0,
         policy: row.policy.0,
         prompt: row.prompt,
+        inputs: row.inputs.map(|inputs| inputs.0).unwrap_or_default(),
+        pinned: session.repository.map(|pinned| pinned.0),
         recovery_point,
         native_conversation: session.native_conversation,
         new_native,

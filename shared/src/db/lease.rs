@@ -6,7 +6,9 @@ use holdfast_protocol::{CheckpointId, Fence, Generation, LeaseToken, ObjectId, R
 use uuid::Uuid;
 
 use crate::domain::agent::AgentSpec;
+use crate::domain::input::TurnInputs;
 use crate::domain::policy::QueuePolicy;
+use crate::domain::repository::PinnedRepository;
 use crate::domain::retry::Spent;
 use crate::domain::turn::{Held, TurnState};
 
@@ -52,6 +54,10 @@ pub struct Grant {
     pub agent: AgentSpec,
     pub policy: QueuePolicy,
     pub prompt: String,
+    /// What comes with the turn beside the prompt.
+    pub inputs: TurnInputs,
+    /// The repository that an earlier run of the session's first turn has pinned.
+    pub pinned: Option<PinnedRepository>,
     pub spent: Spent,
     pub recovery_point: Option<RecoveryPoint>,
     pub native_conversation: Option<String>,

@@ -288,7 +288,7 @@ pub(super) async fn stages(tx: &mut Transaction<'_, Postgres>, run: RunId) -> Re
     Ok(stages)
 }
 
-async fn hold_run(tx: &mut Transaction<'_, Postgres>, lease: &Lease) -> Result<()> {
+pub(super) async fn hold_run(tx: &mut Transaction<'_, Postgres>, lease: &Lease) -> Result<()> {
     let held: Option<(bool,)> = sqlx::query_as(
         "select true from runs where id = $1 and fence = $2 and lease_token = $3 and ended_at is null for share",
     )

@@ -159,8 +159,8 @@ async fn insert(
 ) -> Result<bool> {
     let inserted = sqlx::query(
         "insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, priority, prompt,
-                            metadata, idempotency_key, content_hash, state, head)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'queued', $14)
+                            metadata, idempotency_key, content_hash, state, head, inputs)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'queued', $14, $15)
          on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing",
     )
     .bind(id.0)
@@ -177,6 +177,7 @@ async fn insert(
     .bind(&turn.key)
     .bind(turn.content_hash())
     .bind(head)
+    .bind(turn.inputs_json())
     .execute(&mut **tx)
     .await?;
     Ok(inserted.rows_affected() == 1)

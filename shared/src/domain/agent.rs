@@ -10,8 +10,10 @@ use super::sandbox::{Env, SandboxSpec, hex};
 pub mod check;
 pub mod read;
 pub mod settings;
+pub mod start;
 
-pub use read::read_agents;
+pub use read::{read_agents, read_agents_with};
+pub use start::{AgentFile, SessionStart};
 
 /// What `agent apply` stores.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -26,6 +28,9 @@ pub struct AgentSpec {
     /// Names of variables forwarded from the worker's environment to the harness process only.
     #[serde(default)]
     pub forward_env: Vec<String>,
+    /// What a session's workspace begins with.
+    #[serde(default, skip_serializing_if = "SessionStart::is_empty")]
+    pub start: SessionStart,
 }
 
 impl AgentSpec {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use holdfast_protocol::FailureClass;
 use serde::{Deserialize, Serialize};
 
+use super::input::VERIFY_TIMEOUT;
+
 pub mod read;
 
 pub use read::read_queues;
@@ -30,6 +32,11 @@ pub struct QueuePolicy {
     pub warm_for: Span,
     /// How long a turn waits for a provider's limit in all.
     pub max_limit_wait: Span,
+    /// A turn that changes nothing in its workspace fails with `no_changes`.
+    pub require_changes: bool,
+    /// A shell command that must succeed in the workspace after the turn; empty = none.
+    pub verify: String,
+    pub verify_timeout: Span,
 }
 
 impl Default for QueuePolicy {
@@ -50,6 +57,9 @@ impl Default for QueuePolicy {
             concurrency: 0,
             warm_for: Span::secs(300),
             max_limit_wait: Span::secs(86_400),
+            require_changes: false,
+            verify: String::new(),
+            verify_timeout: VERIFY_TIMEOUT,
         }
     }
 }
@@ -88,7 +98,7 @@ impl Backoff {
 }
 
 /// A duration as people write it: `500ms`, `5s`, `10m`, `1h`.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Span(pub Duration);
 
 impl Span {

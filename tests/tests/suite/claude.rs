@@ -37,6 +37,7 @@ async fn start() -> (House, StubModel, WorkerProcess) {
             sandbox,
             env: BTreeMap::from([("ANTHROPIC_BASE_URL".to_owned(), stub.url())]),
             forward_env: vec!["ANTHROPIC_API_KEY".to_owned()],
+            start: Default::default(),
         })
         .await;
     let mut options = WorkerOptions::new(&house.queue);

@@ -63,6 +63,7 @@ fn turn(script: &str) -> StartTurn {
         turn_timeout_ms: 600_000,
         stall_timeout_ms: 600_000,
         warm: false,
+        inputs: vec![],
     }
 }
 

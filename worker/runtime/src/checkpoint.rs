@@ -53,6 +53,8 @@ pub struct Checkpointer {
     stands_at: Option<CheckpointId>,
     /// What the worker's store certainly has: the checkpoint restored, or captured and then built upon.
     base: Option<Snapshot>,
+    /// What changes are counted from where that is not the base: the beginning that was made for a session's first turn.
+    origin: Option<Snapshot>,
     /// The last capture; whether it was stored shows when the next harness starts on it.
     last: Option<Capture>,
 }
@@ -74,7 +76,7 @@ struct Capture {
 
 impl Checkpointer {
     pub fn new(roots: Roots, stopper: Box<dyn Stopper + Send>) -> Self {
-        Self { roots, stopper, state: State::Blank, stands_at: None, base: None, last: None }
+        Self { roots, stopper, state: State::Blank, stands_at: None, base: None, origin: None, last: None }
     }
 
     /// The checkpoint the files stand at: set by a finished restore or a capture.
@@ -91,6 +93,7 @@ impl Checkpointer {
     pub fn touched(&mut self) {
         if let (Some(_), Some(capture)) = (self.stands_at.take(), self.last.take()) {
             self.base = Some(capture.snapshot);
+            self.origin = None;
         }
         if self.is_blank() {
             self.state = State::Live;
@@ -141,6 +144,38 @@ impl Checkpointer {
         Ok(need)
     }
 
+    /// The files as they are now are what the first turn begins with: changes are counted from here.
+    pub fn settle(&mut self, limits: &CaptureLimits) -> Result<(), Refusal> {
+        self.look(limits)?;
+        self.origin = self.last.take().map(|capture| capture.snapshot);
+        Ok(())
+    }
+
+    /// What has changed so far; nothing is kept of it.
+    pub fn survey(&mut self, limits: &CaptureLimits) -> Result<CaptureStats, Refusal> {
+        let captured = self.look(limits)?;
+        self.last = None;
+        Ok(captured.stats)
+    }
+
+    /// A capture of the workspace for this side alone.
+    fn look(&mut self, limits: &CaptureLimits) -> Result<Captured, Refusal> {
+        self.may_capture()?;
+        (self.last, self.stands_at) = (None, None);
+        let captured = self.stopped(&[], limits);
+        self.stopper.release();
+        captured
+    }
+
+    fn may_capture(&mut self) -> Result<(), Refusal> {
+        match &self.state {
+            State::Restoring(_) => return Err(Refusal::Internal("a restore is not finished".to_owned())),
+            State::Spoiled(refusal) => return Err(refusal.clone()),
+            State::Blank | State::Live => self.state = State::Live,
+        }
+        Ok(())
+    }
+
     /// Reads everything, all other processes stopped from here to `capture_end`. Of the native root only the given paths
     /// are taken. Repeating it captures anew.
     pub fn capture(
@@ -149,11 +184,7 @@ impl Checkpointer {
         native_paths: &[&str],
         limits: &CaptureLimits,
     ) -> Result<Captured, Refusal> {
-        match &self.state {
-            State::Restoring(_) => return Err(Refusal::Internal("a restore is not finished".to_owned())),
-            State::Spoiled(refusal) => return Err(refusal.clone()),
-            State::Blank | State::Live => self.state = State::Live,
-        }
+        self.may_capture()?;
         // A repeated capture is compared with the same base; what the first one found may not have been stored.
         (self.last, self.stands_at) = (None, None);
         let captured = self.stopped(native_paths, limits);
@@ -215,10 +246,11 @@ impl Checkpointer {
         if new.last().is_some_and(|last| last.id == id) {
             new.rotate_right(1);
         }
+        let before = self.origin.as_ref().or(base);
         let mut diff =
-            diff::Diff { old: base.map(|base| &base.nodes), new: &harvest.nodes, stats: &mut stats, path: vec![] };
+            diff::Diff { old: before.map(|base| &base.nodes), new: &harvest.nodes, stats: &mut stats, path: vec![] };
         diff.directories(
-            base.map(|base| DirRef::Node(base.manifest.workspace.node)),
+            before.map(|base| DirRef::Node(base.manifest.workspace.node)),
             Some(DirRef::Node(manifest.workspace.node)),
         );
         let (new_objects, new_total) = (new.iter().take(PAGE_IDS).copied().collect(), new.len() as u64);

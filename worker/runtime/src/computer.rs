@@ -6,15 +6,20 @@
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use holdfast_protocol::message::{Answer, CaptureLimits, Captured, EndReason, Events, Refusal, StartTurn, Status};
+use holdfast_protocol::input::{Changes, Command, CommandEnd, StagePart};
+use holdfast_protocol::message::{
+    Answer, CaptureLimits, CaptureStats, Captured, EndReason, Events, Refusal, StartTurn, Status,
+};
 use holdfast_protocol::{CheckpointId, Object, ObjectId, RunId};
 
 use crate::checkpoint::{Checkpointer, Everyone, Nobody, Roots, Stopper};
+use crate::commands::{Around, Commands, git};
 use crate::harness::{self, native};
 use crate::lease::Lease;
 use crate::process::reaper::Reaper;
 use crate::run::{Patience, Run, Surroundings};
 use crate::settings::Settings;
+use crate::stage;
 use crate::sync::lock;
 
 /// No poll waits longer, whatever it asks for.
@@ -31,6 +36,9 @@ pub struct Computer {
     /// What a hello is told while the checkpointer is busy.
     stands: Mutex<Stands>,
     run: Mutex<Option<Arc<Run>>>,
+    commands: Commands,
+    /// The commit at which the run found the workspace.
+    began: Mutex<Option<(RunId, Option<String>)>>,
 }
 
 /// Asks, once the files can be had, whether the caller still holds the computer.
@@ -60,6 +68,8 @@ impl Computer {
             checkpointer: Mutex::new(checkpointer),
             stands: Mutex::new(stands),
             run: Mutex::new(None),
+            commands: Commands::default(),
+            began: Mutex::new(None),
         }
     }
 
@@ -88,6 +98,9 @@ impl Computer {
                 return Err(Refusal::OtherRun { current: run.id.to_string() });
             }
         }
+        if self.commands.busy() {
+            return Err(Refusal::Internal("a command still runs".to_owned()));
+        }
         let mut checkpointer = self.idle_checkpointer()?;
         if lock(&self.stands).restoring {
             return Err(Refusal::Internal("a restore has not been finished".to_owned()));
@@ -99,6 +112,7 @@ impl Computer {
         self.look(&checkpointer);
         drop(checkpointer);
         let around = Surroundings { settings: &self.settings, reaper: &self.reaper, lease: &self.lease };
+        *lock(&self.began) = Some((turn.run, git::head(&self.settings.place.workspace)));
         *slot = Some(Run::start(turn, harness, &around).map_err(Refusal::Harness)?);
         Ok(())
     }
@@ -110,6 +124,83 @@ impl Computer {
 
     pub fn end(&self, run: RunId, reason: EndReason) -> Result<(), Refusal> {
         self.run(run)?.end(reason);
+        Ok(())
+    }
+
+    /// Writes a part of a file into the workspace. What the files stood at is over with it.
+    pub fn stage(&self, part: &StagePart, held: Held) -> Result<bool, Refusal> {
+        self.quiet()?;
+        let mut checkpointer = lock(&self.checkpointer);
+        held()?;
+        if lock(&self.stands).restoring {
+            return Err(Refusal::Internal("a restore has not been finished".to_owned()));
+        }
+        checkpointer.capture_end();
+        checkpointer.touched();
+        self.look(&checkpointer);
+        stage::write(&self.settings.place.workspace, part)
+    }
+
+    /// A command of the admitted connection, started unless it is there; its end, or `None` while it runs.
+    pub fn command(
+        &self,
+        command: &Command,
+        wait: Duration,
+        held: Held,
+        listens: impl Fn() -> bool,
+    ) -> Result<Option<Box<CommandEnd>>, Refusal> {
+        let running = {
+            let mut checkpointer = lock(&self.checkpointer);
+            held()?;
+            if lock(&self.run).as_ref().is_some_and(|run| !run.is_finished()) {
+                return Err(Refusal::Internal("the harness still runs".to_owned()));
+            }
+            if lock(&self.stands).restoring {
+                return Err(Refusal::Internal("a restore has not been finished".to_owned()));
+            }
+            checkpointer.capture_end();
+            checkpointer.touched();
+            self.look(&checkpointer);
+            self.commands.ask(command, &self.around())?
+        };
+        running.wait(wait.min(LONGEST_POLL), listens)
+    }
+
+    /// What the files are now is what the turn begins with.
+    pub fn settle(&self, limits: &CaptureLimits, held: Held) -> Result<(), Refusal> {
+        self.quiet()?;
+        self.captured(held, |checkpointer| checkpointer.settle(limits))
+    }
+
+    /// What the finished run has changed so far.
+    pub fn survey(&self, run: RunId, limits: &CaptureLimits, held: Held) -> Result<CaptureStats, Refusal> {
+        self.run(run)?;
+        self.quiet()?;
+        self.captured(held, |checkpointer| checkpointer.survey(limits))
+    }
+
+    /// What git says of the finished run, if there is a repository.
+    pub fn changes(&self, run: RunId) -> Result<Option<Box<Changes>>, Refusal> {
+        self.run(run)?;
+        self.quiet()?;
+        if !git::is_there(&self.settings.place.workspace) {
+            return Ok(None);
+        }
+        let base = lock(&self.began).as_ref().filter(|(began, _)| *began == run).and_then(|(_, head)| head.clone());
+        Ok(Some(Box::new(git::changes(&self.around(), base))))
+    }
+
+    fn around(&self) -> Around {
+        let (reaper, lease) = (Arc::clone(&self.reaper), Arc::clone(&self.lease));
+        Around { reaper, lease, place: self.settings.place.clone() }
+    }
+
+    /// Nothing of the agent or of a command runs.
+    fn quiet(&self) -> Result<(), Refusal> {
+        let harness = lock(&self.run).as_ref().is_some_and(|run| !run.is_finished());
+        if harness || self.commands.busy() {
+            return Err(Refusal::Internal("the harness or a command still runs".to_owned()));
+        }
         Ok(())
     }
 

@@ -13,6 +13,7 @@ use holdfast_protocol::outcome::ModelUsage;
 
 use crate::settings::Place;
 
+pub mod attached;
 pub mod claude;
 pub mod codex;
 pub mod native;

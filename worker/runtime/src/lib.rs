@@ -5,6 +5,7 @@
 //! keeps nothing else: when it dies the computer dies with it, and the recovery point stands.
 
 pub mod checkpoint;
+pub mod commands;
 pub mod computer;
 pub mod connect;
 pub mod evidence;
@@ -18,4 +19,5 @@ pub mod redact;
 pub mod run;
 pub mod server;
 pub mod settings;
+pub mod stage;
 pub mod sync;

@@ -55,6 +55,7 @@ impl Drive {
             turn_timeout_ms: self.grant.policy.turn_timeout.0.as_millis() as u64,
             stall_timeout_ms: self.grant.policy.stall_timeout.0.as_millis() as u64,
             warm: self.warm,
+            inputs: self.grant.inputs.files.iter().map(|file| file.staged()).collect(),
         }
     }
 }

@@ -213,12 +213,12 @@ async fn insert_turns(tx: &mut Transaction<'_, Postgres>, batch: BatchId, rows: 
     let number = |field: fn(&NewTurn) -> i32| rows.turns.iter().map(|turn| field(turn)).collect::<Vec<_>>();
     let inserted = sqlx::query(
         "insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, batch_id, priority,
-                            prompt, metadata, idempotency_key, content_hash, state, head, due_at)
+                            prompt, metadata, idempotency_key, content_hash, state, head, due_at, inputs)
          select id, namespace, session, seq, queue, revision, agent, version, $14, priority, prompt, metadata, key, hash,
-                'queued', head, $15
+                'queued', head, $15, inputs
          from unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::text[], $6::int[], $7::text[], $8::int[],
-                     $9::int[], $10::text[], $11::jsonb[], $12::text[], $13::bytea[], $16::bool[])
-           as n (id, namespace, session, seq, queue, revision, agent, version, priority, prompt, metadata, key, hash, head)
+                     $9::int[], $10::text[], $11::jsonb[], $12::text[], $13::bytea[], $16::bool[], $17::jsonb[])
+           as n (id, namespace, session, seq, queue, revision, agent, version, priority, prompt, metadata, key, hash, head, inputs)
          on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing",
     )
     .bind(&rows.ids)
@@ -237,6 +237,7 @@ async fn insert_turns(tx: &mut Transaction<'_, Postgres>, batch: BatchId, rows: 
     .bind(batch.0)
     .bind(NEVER)
     .bind(&rows.heads)
+    .bind(rows.turns.iter().map(|turn| turn.inputs_json()).collect::<Vec<_>>())
     .execute(&mut **tx)
     .await?;
     Ok(inserted.rows_affected() == rows.ids.len() as u64)

@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use crate::db::Result;
 use crate::domain::agent::AgentSpec;
+use crate::domain::input::TurnInputs;
 use crate::domain::policy::QueuePolicy;
+use crate::domain::repository::PinnedRepository;
 
 /// How long after the end of a lease another engine waits, for clocks and a harness on its way out.
 pub(super) const OTHER_ENGINE_MARGIN: Duration = Duration::from_secs(5);
@@ -21,6 +23,7 @@ pub(super) struct SessionRow {
     pub(super) name: String,
     pub(super) recovery_point: Option<Uuid>,
     pub(super) native_conversation: Option<String>,
+    pub(super) repository: Option<Json<PinnedRepository>>,
 }
 
 #[derive(FromRow)]
@@ -29,6 +32,7 @@ pub(super) struct TurnRow {
     pub(super) queue: String,
     pub(super) agent: String,
     pub(super) prompt: String,
+    pub(super) inputs: Option<Json<TurnInputs>>,
     pub(super) state: String,
     pub(super) head: bool,
     pub(super) due: bool,
@@ -75,7 +79,7 @@ pub(super) async fn turn_row(
     recovery_point: Option<Uuid>,
 ) -> Result<TurnRow> {
     Ok(sqlx::query_as(
-        "select t.seq, t.queue, t.agent, t.prompt, t.state, t.head, t.due_at <= clock_timestamp() as due,
+        "select t.seq, t.queue, t.agent, t.prompt, t.inputs, t.state, t.head, t.due_at <= clock_timestamp() as due,
                 greatest(0, extract(epoch from clock_timestamp() - greatest(t.due_at, t.submitted_at)) * 1000)::float8 as waited_ms,
                 t.run_id, t.runs, t.attempts, t.setup_attempts, t.deaths,
                 coalesce(extract(epoch from clock_timestamp() - t.limited_since), 0)::float8 as limited_s, t.cancel_requested_at is not null as cancel_requested,

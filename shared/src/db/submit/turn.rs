@@ -6,6 +6,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::super::DbError;
+use crate::domain::input::TurnInputs;
 
 /// Longest prompt that is accepted, in bytes.
 pub const MAX_PROMPT: usize = 4 << 20;
@@ -35,6 +36,8 @@ pub struct NewTurn {
     pub key: Option<String>,
     /// 0 to 2; higher first.
     pub priority: i16,
+    /// Files, repository, setup and checks; the content of the files is stored before (`Db::store_input_file`).
+    pub inputs: TurnInputs,
 }
 
 impl NewTurn {
@@ -49,7 +52,16 @@ impl NewTurn {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
+        // Turns without any keep the hash that they have always had.
+        if !self.inputs.is_empty() {
+            hash.update(serde_json::to_vec(&self.inputs).expect("inputs always encode"));
+        }
         hash.finalize().to_vec()
+    }
+
+    /// The inputs as they are stored; null where there are none.
+    pub(in super::super) fn inputs_json(&self) -> Option<Value> {
+        (!self.inputs.is_empty()).then(|| serde_json::to_value(&self.inputs).expect("inputs always encode"))
     }
 
     /// What cannot be accepted whatever the database holds.
@@ -70,7 +82,7 @@ impl NewTurn {
         if self.key.as_deref().is_some_and(bad_name) {
             return Some(format!("a key has 1 to {MAX_NAME} printable bytes"));
         }
-        None
+        self.inputs.problem()
     }
 }
 

@@ -7,13 +7,20 @@ use toml::{Table, Value};
 
 use super::super::problem::{Problems, plain_name};
 use super::super::sandbox::{Env, SandboxSpec};
-use super::{AgentSpec, check, settings};
+use super::start::Load;
+use super::{AgentSpec, check, settings, start};
 
-const AGENT_FIELDS: &[&str] = &["harness", "settings", "sandbox", "env", "forward_env"];
+const AGENT_FIELDS: &[&str] =
+    &["harness", "settings", "sandbox", "env", "forward_env", "repository", "files", "setup", "setup_timeout"];
 const HARNESSES: &[&str] = Harness::NAMES;
 
-/// The agents of a file, in the order of their names.
+/// The agents of a file, in the order of their names. A file that names other files is refused.
 pub fn read_agents(file: &str, text: &str) -> Result<Vec<(String, AgentSpec)>, Problems> {
+    read_agents_with(file, text, &|path| Err(format!("`{path}` cannot be read here")))
+}
+
+/// The same; `load` gives the text of a file that an agent's `files` name by `path`.
+pub fn read_agents_with(file: &str, text: &str, load: Load<'_>) -> Result<Vec<(String, AgentSpec)>, Problems> {
     let mut problems = Problems::new(file);
     let table: Table = match text.parse() {
         Ok(table) => table,
@@ -27,7 +34,7 @@ pub fn read_agents(file: &str, text: &str) -> Result<Vec<(String, AgentSpec)>, P
         match value {
             Value::Table(named) if key == "agent" => {
                 for (name, spec) in named {
-                    agents.extend(read_agent(&mut problems, name, spec).map(|spec| (name.clone(), spec)));
+                    agents.extend(read_agent(&mut problems, name, spec, load).map(|spec| (name.clone(), spec)));
                 }
             }
             _ if key == "agent" => problems.add("agent", "must be tables: [agent.NAME]"),
@@ -40,7 +47,7 @@ pub fn read_agents(file: &str, text: &str) -> Result<Vec<(String, AgentSpec)>, P
     problems.or(agents)
 }
 
-fn read_agent(problems: &mut Problems, name: &str, value: &Value) -> Option<AgentSpec> {
+fn read_agent(problems: &mut Problems, name: &str, value: &Value, load: Load<'_>) -> Option<AgentSpec> {
     let place = format!("agent.{name}");
     if !plain_name(name) {
         problems.add(&place, "a name has 1 to 63 of a-z, A-Z, 0-9, `.`, `_`, `-` and begins with a letter or digit");
@@ -69,7 +76,8 @@ fn read_agent(problems: &mut Problems, name: &str, value: &Value) -> Option<Agen
         None => default_forward_env(harness.as_ref()),
     };
     check::forward_env(problems, &place, &forward_env, &env);
-    Some(AgentSpec { harness: harness?, sandbox: sandbox?, env, forward_env })
+    let start = start::read(problems, &place, table, load);
+    Some(AgentSpec { harness: harness?, sandbox: sandbox?, env, forward_env, start })
 }
 
 fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, given: &Table) -> Option<Harness> {

@@ -5,6 +5,7 @@ use holdfast_protocol::FailureClass;
 use toml::{Table, Value};
 
 use super::super::agent::read::{one_line, to_json};
+use super::super::input::command_problem;
 use super::super::problem::{Problems, plain_name, unknown};
 use super::{Backoff, QueuePolicy, Span};
 
@@ -19,6 +20,9 @@ const FIELDS: &[&str] = &[
     "concurrency",
     "warm_for",
     "max_limit_wait",
+    "require_changes",
+    "verify",
+    "verify_timeout",
 ];
 const BACKOFF_FIELDS: &[&str] = &["initial", "factor", "max", "jitter"];
 const DAY: Span = Span::secs(86_400);
@@ -90,6 +94,9 @@ fn set(
         "stall_timeout" => policy.stall_timeout = span(value, second, Span::secs(7 * 86_400))?,
         "warm_for" => policy.warm_for = span(value, Span::secs(0), DAY)?,
         "max_limit_wait" => policy.max_limit_wait = span(value, Span::secs(0), Span::secs(7 * 86_400))?,
+        "require_changes" => policy.require_changes = value.as_bool().ok_or("must be true or false")?,
+        "verify" => policy.verify = command(value)?,
+        "verify_timeout" => policy.verify_timeout = span(value, second, DAY)?,
         "retry_on" => policy.retry_on = classes(problems, &format!("{place}.retry_on"), value)?,
         "backoff" => policy.backoff = backoff(problems, &format!("{place}.backoff"), value)?,
         _ => return Err(unknown("field", field, FIELDS.iter().copied())),
@@ -143,6 +150,11 @@ fn whole(value: &Value, min: i64, max: i64) -> Result<i64, String> {
         .as_integer()
         .filter(|number| (min..=max).contains(number))
         .ok_or_else(|| format!("must be a whole number between {min} and {max}"))
+}
+
+fn command(value: &Value) -> Result<String, String> {
+    let script = value.as_str().ok_or("must be a shell command in quotes")?;
+    command_problem(script).map_or_else(|| Ok(script.to_owned()), Err)
 }
 
 fn factor(value: &Value) -> Result<f64, String> {

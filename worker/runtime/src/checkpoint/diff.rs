@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use holdfast_protocol::input::OWN_DIR;
 use holdfast_protocol::message::CaptureStats;
 use holdfast_protocol::object::ObjectId;
 use holdfast_protocol::tree::{Body, Content, Entry};
@@ -78,6 +79,7 @@ impl Diff<'_> {
             _ => (' ', &mut 0),
         };
         *counter += 1;
+        self.stats.work += u64::from(sign != ' ' && is_work(&self.path));
         if sign != ' ' && self.stats.changed_paths.len() < LISTED {
             self.stats.changed_paths.push(format!("{sign} {}{slash}", shown(&self.path)));
         }
@@ -86,6 +88,12 @@ impl Diff<'_> {
             self.directories(old, new);
         }
     }
+}
+
+/// False for what git keeps for itself and for what was staged for a turn.
+fn is_work(path: &[u8]) -> bool {
+    let mut names = path.split(|byte| *byte == b'/');
+    !path.split(|byte| *byte == b'/').any(|name| name == b".git") && names.next() != Some(OWN_DIR.as_bytes())
 }
 
 fn dir(entry: &Entry) -> Option<DirRef<'_>> {

@@ -25,7 +25,12 @@ pub(super) enum Pace {
 pub(super) fn pace(call: &Call) -> Pace {
     match call {
         Call::Hello { .. } | Call::Renew { .. } | Call::Start(_) | Call::End { .. } => Pace::Quick,
-        Call::RestoreBegin { .. }
+        Call::Stage(_)
+        | Call::Command { .. }
+        | Call::Settle { .. }
+        | Call::Survey { .. }
+        | Call::Changes { .. }
+        | Call::RestoreBegin { .. }
         | Call::RestoreObjects { .. }
         | Call::Poll { .. }
         | Call::Capture { .. }
@@ -63,6 +68,16 @@ pub(super) fn slow(server: &Server, connection: &Connection, fence: Fence, call:
     held()?;
     let computer = &server.computer;
     match call {
+        Call::Stage(part) => computer.stage(&part, &held).map(|written| Answer::Staged { written }),
+        Call::Command { command, wait_ms } => {
+            let wait = Duration::from_millis(wait_ms);
+            computer.command(&command, wait, &held, || connection.is_open()).map(Answer::Commanded)
+        }
+        Call::Settle { limits } => computer.settle(&limits, &held).map(|()| Answer::Done),
+        Call::Survey { run, limits } => {
+            computer.survey(run, &limits, &held).map(|stats| Answer::Surveyed(Box::new(stats)))
+        }
+        Call::Changes { run } => computer.changes(run).map(Answer::Changes),
         Call::RestoreBegin { checkpoint, manifest } => computer.restore_begin(checkpoint, manifest, &held),
         Call::RestoreObjects { objects } => computer.restore_objects(objects, &held),
         Call::Poll { run, from, wait_ms, linger_ms } => {

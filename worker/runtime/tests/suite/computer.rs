@@ -198,6 +198,7 @@ pub fn scripted(script: &str) -> StartTurn {
         turn_timeout_ms: 600_000,
         stall_timeout_ms: 600_000,
         warm: false,
+        inputs: vec![],
     }
 }
 

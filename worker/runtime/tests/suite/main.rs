@@ -9,4 +9,5 @@ mod computer;
 mod ends;
 mod journal;
 mod native;
+mod prepared;
 mod processes;

@@ -1,6 +1,6 @@
 //! How Claude Code is started for a turn.
 //!
-//! Pure. Longer texts and whatever may hold a credential go by files of mode 0600 below the state root, outside of the
+//! Pure, but for pictures that were staged and are read back. Longer texts and whatever may hold a credential go by files of mode 0600 below the state root, outside of the
 //! native paths: arguments are seen by everybody and end at 128 KiB.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use holdfast_protocol::harness::ClaudeSettings;
 use holdfast_protocol::message::StartTurn;
 use serde_json::{Map, Value, json};
 
-use crate::harness::{Input, PATH, Plan, environment};
+use crate::harness::{Input, PATH, Plan, attached, environment};
 use crate::settings::Place;
 
 const DEFAULT_RETRIES: u32 = 2;
@@ -77,7 +77,7 @@ pub(super) fn plan(settings: &ClaudeSettings, turn: &StartTurn, place: &Place) -
         program: place.claude.clone(),
         args,
         env: env(settings, turn, &home, &config),
-        stdin: user_line(turn),
+        stdin: user_line(turn, place)?,
         input: Input::Ended,
         directories: vec![home, config, input],
         remove: Vec::new(),
@@ -111,13 +111,24 @@ fn env(settings: &ClaudeSettings, turn: &StartTurn, home: &Path, config: &Path) 
     environment(&base, turn, &fixed)
 }
 
-fn user_line(turn: &StartTurn) -> Vec<u8> {
+/// The prompt; with attached files it is a list: pictures first, then the prompt, then the names of the files.
+fn user_line(turn: &StartTurn, place: &Place) -> Result<Vec<u8>, String> {
+    let mut content: Vec<Value> = attached::pictures(turn, place)?
+        .into_iter()
+        .map(|picture| {
+            let source = json!({ "type": "base64", "media_type": picture.media_type, "data": picture.base64 });
+            json!({ "type": "image", "source": source })
+        })
+        .collect();
+    let texts = std::iter::once(turn.prompt.clone()).chain(attached::note(&turn.inputs));
+    content.extend(texts.map(|text| json!({ "type": "text", "text": text })));
+    let content = if turn.inputs.is_empty() { Value::from(turn.prompt.as_str()) } else { Value::from(content) };
     let line = json!({
         "type": "user",
         "uuid": turn.run.0.to_string(),
-        "message": { "role": "user", "content": turn.prompt },
+        "message": { "role": "user", "content": content },
     });
-    format!("{line}\n").into_bytes()
+    Ok(format!("{line}\n").into_bytes())
 }
 
 fn own_settings(settings: &ClaudeSettings) -> Result<Vec<u8>, String> {

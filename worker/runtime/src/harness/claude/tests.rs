@@ -155,6 +155,7 @@ fn turn(expect_native: Option<&str>) -> StartTurn {
         turn_timeout_ms: 1,
         stall_timeout_ms: 1,
         warm: false,
+        inputs: vec![],
     }
 }
 
