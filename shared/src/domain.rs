@@ -8,4 +8,5 @@ pub mod problem;
 pub mod repository;
 pub mod retry;
 pub mod sandbox;
+pub mod schema;
 pub mod turn;

@@ -50,6 +50,7 @@ impl Chaos {
             sandbox: SandboxSpec::default(),
             env: Default::default(),
             forward_env: vec![],
+            start: Default::default(),
         };
         test.db.apply_agents("default", &[("scripted".to_owned(), spec)]).await.expect("the agent applies");
         let directory = tempfile::tempdir().expect("a directory for the socket");

@@ -242,6 +242,11 @@ pub struct CaptureStats {
     pub files: u64,
     pub directories: u64,
     pub bytes: u64,
+    /// How much of the files and bytes is the native conversation.
+    #[serde(default)]
+    pub native_files: u64,
+    #[serde(default)]
+    pub native_bytes: u64,
     /// Sockets, FIFOs and devices left out.
     pub skipped: u64,
     pub added: u64,

@@ -12,6 +12,9 @@ pub struct Outcome {
     pub native_conversation: Option<String>,
     /// The harness's last result text.
     pub result: String,
+    /// The answer that follows the agent's output schema, as JSON text, where one was asked for and given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub structured_output: Option<String>,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,
     /// Last bytes of stderr, at most 8 KiB.

@@ -119,6 +119,7 @@ impl Run {
     pub(super) fn finish(&self, native: Option<String>, failure: Option<Failure>) {
         self.say(Event::Result { is_error: failure.is_some(), text: String::new() });
         let outcome = Outcome {
+            structured_output: None,
             result: failure.as_ref().map_or_else(|| "done".to_owned(), |failure| failure.message.clone()),
             failure,
             native_conversation: native,

@@ -278,8 +278,11 @@ impl Checkpointer {
         let [workspace_links, native_links] = links;
         let walk = capture::Walk::new(&mut harvest, stats, limits, Side::Workspace, workspace_links);
         let workspace = walk.root(&workspace, &Filter::All)?;
+        let (files, bytes) = (stats.files, stats.bytes);
         let walk = capture::Walk::new(&mut harvest, stats, limits, Side::Native, native_links);
         let native = walk.root(&own, native)?;
+        stats.native_files = stats.files - files;
+        stats.native_bytes = stats.bytes - bytes;
         let manifest = Manifest { format: TREE_FORMAT, chunker: CHUNKER, workspace, native };
         harvest.structure(ObjectKind::Manifest, manifest.encode());
         Ok((harvest, manifest))

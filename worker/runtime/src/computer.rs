@@ -106,14 +106,15 @@ impl Computer {
             return Err(Refusal::Internal("a restore has not been finished".to_owned()));
         }
         let harness = harness::of(&turn.harness);
-        native::check(&*harness, turn, &self.settings.place.state)?;
+        let last = slot.as_ref().and_then(|run| run.saved());
+        let before = native::check(&*harness, turn, &self.settings.place.state, last.as_ref())?;
         checkpointer.capture_end();
         checkpointer.touched();
         self.look(&checkpointer);
         drop(checkpointer);
         let around = Surroundings { settings: &self.settings, reaper: &self.reaper, lease: &self.lease };
         *lock(&self.began) = Some((turn.run, git::head(&self.settings.place.workspace)));
-        *slot = Some(Run::start(turn, harness, &around).map_err(Refusal::Harness)?);
+        *slot = Some(Run::start(turn, harness, before, &around).map_err(Refusal::Harness)?);
         Ok(())
     }
 
@@ -226,7 +227,7 @@ impl Computer {
         let mut checkpointer = lock(&self.checkpointer);
         held()?;
         lock(&self.stands).at = None;
-        let captured = checkpointer.capture(checkpoint, run.harness.native_paths(), limits);
+        let captured = checkpointer.capture(checkpoint, &run.harness.native_paths(), limits);
         self.look(&checkpointer);
         captured
     }

@@ -16,6 +16,7 @@ use crate::settings::Place;
 pub mod attached;
 pub mod claude;
 pub mod codex;
+pub mod command;
 pub mod native;
 pub mod scripted;
 
@@ -26,12 +27,16 @@ pub trait Harness: Send + Sync {
     /// Reads the output of one turn.
     fn decoder(&self, turn: &StartTurn) -> Box<dyn Decoder>;
     /// What belongs to the conversation, below the state root. Never credentials.
-    fn native_paths(&self) -> &'static [&'static str];
+    fn native_paths(&self) -> Vec<&str>;
     /// Every file on disk that could be a conversation, by id.
     fn transcripts(&self, state: &Path) -> Vec<Transcript>;
+    /// What a transcript looks like inside.
+    fn form(&self) -> Form {
+        Form::JsonLines
+    }
     /// What one of them really holds.
     fn held(&self, transcript: &Transcript) -> native::Held {
-        native::held(&transcript.path)
+        native::held(&transcript.path, self.form())
     }
     /// Whether this line of a transcript shows that it holds the turn.
     fn proves(&self, line: &str, proof: &str) -> bool {
@@ -44,8 +49,18 @@ pub fn of(wanted: &Wanted) -> Box<dyn Harness> {
     match wanted {
         Wanted::Claude(settings) => Box::new(claude::Claude { settings: (**settings).clone() }),
         Wanted::Codex(settings) => Box::new(codex::Codex { settings: (**settings).clone() }),
+        Wanted::Command(settings) => Box::new(command::Command { settings: (**settings).clone() }),
         Wanted::Scripted(_) => Box::new(scripted::Scripted),
     }
+}
+
+/// What can be told of a transcript without its harness.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A JSON object a line, only ever added to; one of them is a user's message.
+    JsonLines,
+    /// Anything. What is not empty is a conversation, and a turn changes it.
+    Opaque,
 }
 
 /// A process to be.
@@ -97,13 +112,18 @@ pub trait Decoder: Send {
 pub struct Summary {
     /// The conversation the harness says it is in.
     pub native: Option<String>,
+    /// Another one that it named before, within this turn.
+    pub native_before: Option<String>,
     pub model_calls: u32,
     pub turns: u32,
     pub usage: Vec<ModelUsage>,
     pub cost_usd: Option<f64>,
     /// Terminal events seen; the last one counts.
     pub results: u32,
+    /// `None` also when the harness went on after a terminal event: then the next one ends the turn.
     pub last: Option<Terminal>,
+    /// The answer that follows the output schema, as JSON text.
+    pub structured_output: Option<String>,
     /// Text that the transcript must hold if it holds this turn.
     pub proof: Option<String>,
     /// The harness said itself that it could not save.
@@ -115,6 +135,17 @@ pub struct Summary {
 }
 
 impl Summary {
+    /// The harness names its conversation, for the first time or again.
+    pub fn name_native(&mut self, id: &str) {
+        match &self.native {
+            Some(known) if known == id => {}
+            known => {
+                self.native_before = self.native_before.take().or_else(|| known.clone());
+                self.native = Some(id.to_owned());
+            }
+        }
+    }
+
     /// Adds tokens to those of the same model.
     pub fn add_usage(&mut self, more: &ModelUsage) {
         let Some(known) = self.usage.iter_mut().find(|known| known.model == more.model) else {

@@ -15,6 +15,7 @@ use holdfast_protocol::outcome::Outcome;
 use rustix::process::Pid;
 
 use crate::evidence::Kills;
+use crate::harness::native::{Before, Mark};
 use crate::harness::{Harness, Summary};
 use crate::journal::{self, Journal};
 use crate::lease::Lease;
@@ -37,6 +38,8 @@ pub struct Run {
     pub id: RunId,
     pub harness: Box<dyn Harness>,
     expect_native: Option<String>,
+    /// The conversation as the turn found it.
+    before: Option<Mark>,
     turn_timeout: Duration,
     stall_timeout: Duration,
     redactor: Redactor,
@@ -65,6 +68,8 @@ struct State {
     /// Pipes that are still read.
     open_pipes: u8,
     outcome: Option<Outcome>,
+    /// The conversation of a turn that is in it, as it was left.
+    saved: Option<(String, Mark)>,
 }
 
 /// How long a poll waits.
@@ -85,17 +90,23 @@ pub struct Surroundings<'a> {
 
 impl Run {
     /// Starts the harness and everything that watches it. The native conversation has been checked.
-    pub fn start(turn: &StartTurn, harness: Box<dyn Harness>, around: &Surroundings) -> Result<Arc<Self>, String> {
+    pub fn start(
+        turn: &StartTurn,
+        harness: Box<dyn Harness>,
+        before: Before,
+        around: &Surroundings,
+    ) -> Result<Arc<Self>, String> {
         let place = &around.settings.place;
         let mut plan = harness.plan(turn, place)?;
         if turn.expect_native.is_none() {
-            plan.remove.extend(harness.transcripts(&place.state).into_iter().map(|transcript| transcript.path));
+            plan.remove.extend(before.empty.into_iter().map(|transcript| transcript.path));
         }
         let text = |error: std::io::Error| error.to_string();
         let run = Arc::new(Self {
             id: turn.run,
             harness,
             expect_native: turn.expect_native.clone(),
+            before: before.mark,
             turn_timeout: Duration::from_millis(turn.turn_timeout_ms),
             stall_timeout: Duration::from_millis(turn.stall_timeout_ms),
             redactor: Redactor::new(&turn.secrets),
@@ -145,6 +156,11 @@ impl Run {
 
     pub fn is_finished(&self) -> bool {
         self.lock().outcome.is_some()
+    }
+
+    /// The conversation as a successful turn left it.
+    pub fn saved(&self) -> Option<(String, Mark)> {
+        self.lock().saved.clone()
     }
 
     /// Somebody wants the harness gone. Too late after its terminal event; the first reason counts.
@@ -225,8 +241,10 @@ impl Run {
     /// The decoder knows more. After a cause for ending, a terminal event changes the figures and not the end.
     fn decoded(&self, summary: &Summary) {
         let mut state = self.lock();
-        if summary.results > state.summary.results && state.terminal_at.is_none() {
-            state.terminal_at = Some(Instant::now());
+        let ended = summary.last.is_some();
+        if ended != state.terminal_at.is_some() {
+            // A harness that goes on after a terminal event takes it back.
+            state.terminal_at = ended.then(Instant::now);
             self.input.end();
             self.changed.notify_all();
         }
@@ -250,6 +268,7 @@ impl State {
             stderr_tail: String::new(),
             open_pipes: 2,
             outcome: None,
+            saved: None,
         })
     }
 }

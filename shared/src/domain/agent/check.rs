@@ -40,9 +40,19 @@ const HOST_ONLY: &[&str] = &[
     "extra_args",
     "max_buffer_size",
     "permission_prompt_tool_name",
-    "setting_sources",
     "config_dir",
     "home",
+    "sandbox",
+    "resume_session_at",
+    "resume_drops_turn",
+    "enable_file_checkpointing",
+    "load_timeout_ms",
+    "working_directory",
+    "database",
+    "database_url",
+    "db_url",
+    "workspace",
+    "user_id",
 ];
 
 /// Variables that the runtime sets for the harness.
@@ -55,9 +65,10 @@ pub(super) fn is_host_only(name: &str) -> bool {
 
 /// All host-only settings of the agent in one message.
 pub(super) fn host_only(problems: &mut Problems, place: &str, agent: &Table, settings: &Table) {
-    // `env` is a field of the agent, but inside `settings` it would be the host's.
+    // `env` and `sandbox` are fields of the agent, but inside `settings` they would be the host's.
     let inside = settings.keys().filter(|key| is_host_only(key) || *key == "env");
-    let mut names: Vec<&str> = inside.chain(agent.keys().filter(|key| is_host_only(key))).map(String::as_str).collect();
+    let outside = agent.keys().filter(|key| is_host_only(key) && *key != "sandbox");
+    let mut names: Vec<&str> = inside.chain(outside).map(String::as_str).collect();
     names.sort_unstable();
     names.dedup();
     if !names.is_empty() {

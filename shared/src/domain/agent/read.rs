@@ -92,9 +92,13 @@ fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, g
             return settings::codex(problems, &format!("{place}.settings"), given)
                 .map(|codex| Harness::Codex(Box::new(codex)));
         }
+        Some(Some("command")) => {
+            return settings::command(problems, &format!("{place}.settings"), given)
+                .map(|command| Harness::Command(Box::new(command)));
+        }
         Some(Some("scripted")) => {
             let at = format!("{place}.settings");
-            for key in given.keys().filter(|key| !check::is_host_only(key)) {
+            for key in given.keys().filter(|key| !check::is_host_only(key) && *key != "env") {
                 problems.add(&at, format!("unknown setting `{key}`; the scripted harness has none"));
             }
             return Some(Harness::Scripted(Default::default()));

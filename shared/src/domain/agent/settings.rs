@@ -2,7 +2,6 @@
 //! nearest name for one that does not exist. Pure.
 
 use holdfast_protocol::WORKSPACE_DIR;
-use holdfast_protocol::harness::ClaudeSettings;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use toml::{Table, Value};
@@ -11,15 +10,26 @@ use super::super::problem::{Problems, unknown};
 use super::check;
 use super::read::to_json;
 
+mod claude;
 mod codex;
+mod command;
+#[cfg(test)]
+mod tests;
 
+pub(super) use claude::claude;
 pub(super) use codex::codex;
+pub(super) use command::command;
+
+/// Texts longer than this do not fit an argument of a program.
+const LONGEST_ARGUMENT: usize = 100 << 10;
 
 #[derive(Clone, Copy)]
 pub(super) enum Kind {
     Text,
     /// One of these texts.
     OneOf(&'static [&'static str]),
+    /// Some of these texts.
+    SomeOf(&'static [&'static str]),
     Switch,
     /// A whole number between the two.
     Count(i64, i64),
@@ -34,36 +44,12 @@ pub(super) enum Kind {
     TextTable,
     /// Dotted names to any values, as JSON text.
     Overrides,
+    /// A JSON Schema, as JSON text or a table.
+    Schema,
 }
 
-const CLAUDE: &[(&str, Kind)] = &[
-    ("model", Kind::Text),
-    ("fallback_model", Kind::Text),
-    ("permission_mode", Kind::OneOf(PERMISSION_MODES)),
-    ("allowed_tools", Kind::TextList),
-    ("disallowed_tools", Kind::TextList),
-    ("tools", Kind::TextList),
-    ("system_prompt", Kind::Text),
-    ("append_system_prompt", Kind::Text),
-    ("max_turns", Kind::Count(1, 100_000)),
-    ("max_budget_usd", Kind::Amount),
-    ("mcp_servers", Kind::JsonTable),
-    ("settings", Kind::Json),
-    ("add_dirs", Kind::TextList),
-    ("bare", Kind::Switch),
-    ("max_model_retries", Kind::Count(0, 10)),
-    ("max_thinking_tokens", Kind::Count(0, 1_000_000)),
-];
-const PERMISSION_MODES: &[&str] = &["acceptEdits", "auto", "bypassPermissions", "manual", "dontAsk", "plan"];
 /// Always on for every turn, so they are no settings.
 const ALWAYS_ON: &[&str] = &["require_native_resume", "strict_persistence"];
-
-/// The settings of Claude, if nothing is wrong with them.
-pub(super) fn claude(problems: &mut Problems, place: &str, given: &Table) -> Option<ClaudeSettings> {
-    let settings = typed(problems, place, given, CLAUDE)?;
-    claude_values(problems, place, &settings);
-    Some(settings)
-}
 
 /// The settings of a harness by the table of its fields, if nothing is wrong with them.
 pub(super) fn typed<T: DeserializeOwned>(
@@ -75,14 +61,15 @@ pub(super) fn typed<T: DeserializeOwned>(
     let before = problems.list.len();
     let mut json = serde_json::Map::new();
     for (name, value) in given {
-        if check::is_host_only(name) || name == "env" {
+        let known = fields.iter().find(|(known, _)| known == name);
+        if known.is_none() && (check::is_host_only(name) || name == "env") {
             continue;
         }
         if ALWAYS_ON.contains(&name.as_str()) {
             problems.add(place, format!("`{name}` is on for every turn; remove it"));
             continue;
         }
-        let Some((_, kind)) = fields.iter().find(|(known, _)| known == name) else {
+        let Some((_, kind)) = known else {
             problems.unknown(place, "setting", name, fields.iter().map(|(known, _)| *known));
             continue;
         };
@@ -103,41 +90,27 @@ pub(super) fn typed<T: DeserializeOwned>(
     }
 }
 
-fn claude_values(problems: &mut Problems, place: &str, settings: &ClaudeSettings) {
-    for dir in &settings.add_dirs {
-        if !inside_workspace(dir) {
-            problems.add(format!("{place}.add_dirs"), format!("`{dir}` is not inside {WORKSPACE_DIR}"));
-        }
-    }
-    if settings.system_prompt.is_some() && settings.append_system_prompt.is_some() {
-        problems.add(place, "system_prompt and append_system_prompt exclude each other");
-    }
-    for tool in &settings.allowed_tools {
-        if settings.disallowed_tools.contains(tool) {
-            problems.add(place, format!("`{tool}` is in allowed_tools and in disallowed_tools"));
-        }
-    }
-    let empty = [("model", &settings.model), ("fallback_model", &settings.fallback_model)];
-    for (name, value) in empty {
-        if value.as_deref().is_some_and(|text| text.trim().is_empty() || text.starts_with('-')) {
-            problems.add(format!("{place}.{name}"), "is not a name of a model");
-        }
-    }
-}
-
 impl Kind {
     fn take(self, value: &Value) -> Result<Json, String> {
         let as_is = || Ok(to_json(value));
         match (self, value) {
+            (Kind::Text, Value::String(text)) if text.contains('\0') => Err("holds a zero byte".to_owned()),
             (Kind::Text, Value::String(_)) | (Kind::Switch, Value::Boolean(_)) => as_is(),
             (Kind::OneOf(known), Value::String(text)) if known.contains(&text.as_str()) => as_is(),
             (Kind::OneOf(known), Value::String(text)) => Err(unknown("value", text, known.iter().copied())),
+            (Kind::OneOf(known), _) => Err(format!("must be one of {}", known.join(", "))),
+            (Kind::SomeOf(known), value) => some_of(value, known),
             (Kind::Count(min, max), Value::Integer(number)) if (min..=max).contains(number) => as_is(),
             (Kind::Count(min, max), _) => Err(format!("must be a whole number between {min} and {max}")),
             (Kind::Amount, Value::Float(number)) if number.is_finite() && *number > 0.0 => as_is(),
             (Kind::Amount, Value::Integer(number)) if *number > 0 => as_is(),
-            (Kind::TextList, value) if text_list(value).is_some() => as_is(),
+            (Kind::TextList, value) => match text_list(value) {
+                Some(list) if list.iter().any(|text| text.contains('\0')) => Err("holds a zero byte".to_owned()),
+                Some(_) => as_is(),
+                None => Err("must be a list of texts".to_owned()),
+            },
             (Kind::Json, value) => json_text(value).map(Json::String),
+            (Kind::Schema, value) => schema_text(value).map(Json::String),
             (Kind::JsonTable, Value::Table(table)) => table
                 .iter()
                 .map(|(name, value)| {
@@ -149,12 +122,19 @@ impl Kind {
             (Kind::TextTable, _) => Err("must be a table of texts".to_owned()),
             (Kind::Overrides, Value::Table(table)) => Ok(Json::Object(codex::flat(table))),
             (Kind::Overrides, _) => Err("must be a table".to_owned()),
-            (Kind::Text | Kind::OneOf(_), _) => Err("must be text".to_owned()),
+            (Kind::Text, _) => Err("must be text".to_owned()),
             (Kind::Switch, _) => Err("must be true or false".to_owned()),
             (Kind::Amount, _) => Err("must be a number above 0".to_owned()),
-            (Kind::TextList, _) => Err("must be a list of texts".to_owned()),
             (Kind::JsonTable, _) => Err("must be a table of names".to_owned()),
         }
+    }
+}
+
+fn some_of(value: &Value, known: &[&str]) -> Result<Json, String> {
+    let list = text_list(value).ok_or_else(|| format!("must be a list of {}", known.join(", ")))?;
+    match list.iter().find(|text| !known.contains(&text.as_str())) {
+        Some(text) => Err(unknown("value", text, known.iter().copied())),
+        None => Ok(to_json(value)),
     }
 }
 
@@ -171,11 +151,26 @@ fn json_text(value: &Value) -> Result<String, String> {
     }
 }
 
+fn schema_text(value: &Value) -> Result<String, String> {
+    let text = json_text(value)?;
+    if text.len() > LONGEST_ARGUMENT {
+        return Err(format!("is longer than {LONGEST_ARGUMENT} bytes"));
+    }
+    super::super::schema::Schema::read(&text).map(|_| text).map_err(|error| error.to_string())
+}
+
 pub(super) fn text_list(value: &Value) -> Option<Vec<String>> {
     value.as_array()?.iter().map(|item| item.as_str().map(str::to_owned)).collect()
 }
 
-fn inside_workspace(dir: &str) -> bool {
+/// Directories that a harness may be told of.
+fn inside_workspace(problems: &mut Problems, place: &str, dirs: &[String]) {
+    for dir in dirs.iter().filter(|dir| !is_inside_workspace(dir)) {
+        problems.add(place, format!("`{dir}` is not inside {WORKSPACE_DIR}"));
+    }
+}
+
+fn is_inside_workspace(dir: &str) -> bool {
     let below = dir.strip_prefix(WORKSPACE_DIR).or_else(|| (!dir.starts_with('/')).then_some(dir));
     below.is_some_and(|rest| {
         (rest.is_empty() || !dir.starts_with('/') || rest.starts_with('/')) && !rest.split('/').any(|part| part == "..")

@@ -1,8 +1,8 @@
 //! Claude Code: one process per turn, stream-json in and out, ended by its own end of input.
 //!
 //! The prompt is one line whose uuid is the run's: a repeated delivery inside the CLI makes no second model call. The
-//! input is at its end from the start, so the process ends with its result; it is asked to stop by SIGINT, which still
-//! prints a result with the tokens that were used.
+//! input stays open until the result, so that the turn can be interrupted by a line, which still prints a result with
+//! the tokens that were used; with its end the process ends.
 
 use std::fs;
 use std::path::Path;
@@ -29,12 +29,12 @@ impl Harness for Claude {
         plan::plan(&self.settings, turn, place)
     }
 
-    fn decoder(&self, _turn: &StartTurn) -> Box<dyn Decoder> {
-        Box::new(decode::ClaudeDecoder::default())
+    fn decoder(&self, turn: &StartTurn) -> Box<dyn Decoder> {
+        Box::new(decode::ClaudeDecoder::new(turn.run))
     }
 
-    fn native_paths(&self) -> &'static [&'static str] {
-        &["claude/projects", "claude/tasks"]
+    fn native_paths(&self) -> Vec<&str> {
+        vec!["claude/projects", "claude/tasks"]
     }
 
     fn transcripts(&self, state: &Path) -> Vec<Transcript> {

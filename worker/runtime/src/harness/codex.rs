@@ -37,8 +37,8 @@ impl Harness for Codex {
         Box::new(decode::CodexDecoder::new(&self.settings, turn))
     }
 
-    fn native_paths(&self) -> &'static [&'static str] {
-        &["codex/sessions"]
+    fn native_paths(&self) -> Vec<&str> {
+        vec!["codex/sessions"]
     }
 
     fn transcripts(&self, state: &Path) -> Vec<Transcript> {

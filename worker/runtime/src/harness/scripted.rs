@@ -76,8 +76,8 @@ impl Harness for Scripted {
         Box::new(decode::ScriptedDecoder::default())
     }
 
-    fn native_paths(&self) -> &'static [&'static str] {
-        &["scripted"]
+    fn native_paths(&self) -> Vec<&str> {
+        vec!["scripted"]
     }
 
     fn transcripts(&self, state: &Path) -> Vec<Transcript> {

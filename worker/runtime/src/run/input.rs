@@ -30,11 +30,9 @@ impl Line {
         Ok(())
     }
 
-    /// Lost without a trace if nobody listens any more.
-    pub(super) fn say(&self, bytes: Vec<u8>) {
-        if let Some(sender) = lock(&self.0).as_ref().filter(|_| !bytes.is_empty()) {
-            let _ = sender.send(bytes);
-        }
+    /// False if nobody listens any more.
+    pub(super) fn say(&self, bytes: Vec<u8>) -> bool {
+        lock(&self.0).as_ref().is_some_and(|sender| sender.send(bytes).is_ok())
     }
 
     /// End of input, after what was said.

@@ -23,7 +23,10 @@ pub(super) fn read_stdout(run: &Arc<Run>, mut decoder: Box<dyn Decoder>, pipe: i
         } else {
             decoder.line(&text)
         };
-        run.input.say(decoder.replies());
+        let replies = decoder.replies();
+        if !replies.is_empty() {
+            run.input.say(replies);
+        }
         run.journal(events, Some(&text));
         run.decoded(decoder.summary());
     });

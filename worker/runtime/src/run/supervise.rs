@@ -25,13 +25,21 @@ const DRAIN: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) fn supervise(run: &Run, pid: Pid, lease: &Lease, settings: &Settings) {
-    let begun = wait_for_an_end(run, lease);
-    if begun == Begun::Cause {
-        interrupt(run, pid);
+    loop {
+        let begun = wait_for_an_end(run, lease);
+        if begun == Begun::Cause {
+            interrupt(run, pid);
+        }
+        if begun == Begun::Exit {
+            break;
+        }
+        let taken_back = |state: &State| begun == Begun::Terminal && state.terminal_at.is_none();
+        let state = wait_until(run, settings.patience.grace, |state| state.exit.is_some() || taken_back(state));
+        if state.exit.is_some() || !taken_back(&state) {
+            break;
+        }
     }
-    if begun != Begun::Exit {
-        drop(wait_until(run, settings.patience.grace, |state| state.exit.is_some()));
-    }
+    run.input.end();
     let clean = tree::gone_within(Duration::ZERO) || tree::end_all(settings.patience.term, KILL_LIMIT);
     let state = wait_until(run, DRAIN, |state| state.exit.is_some() && state.open_pipes == 0);
     finish(run, state, clean, settings);
@@ -75,9 +83,8 @@ fn wait_for_an_end(run: &Run, lease: &Lease) -> Begun {
 /// The harness's own way where it has one.
 fn interrupt(run: &Run, pid: Pid) {
     let asks = run.lock().summary.interrupt.clone();
-    match asks {
-        Some(bytes) => run.input.say(bytes),
-        None => signal(pid, Signal::INT),
+    if !asks.is_some_and(|bytes| run.input.say(bytes)) {
+        signal(pid, Signal::INT);
     }
 }
 
@@ -93,13 +100,14 @@ fn finish(run: &Run, state: MutexGuard<'_, State>, clean: bool, settings: &Setti
     drop(state);
 
     let saved = verdict::conversation(&summary, run.expect_native.as_deref(), |id, proof| {
-        native::verify(&*run.harness, &settings.place.state, id, proof)
+        native::verify(&*run.harness, &settings.place.state, id, proof, run.before.as_ref())
     });
+    let mark = saved.as_ref().ok().copied().flatten();
     let ended = Ended {
         cause,
         exit,
         summary: &summary,
-        saved,
+        saved: saved.map(drop),
         stderr_tail: &stderr_tail,
         out_of_memory: run.kills.since(),
         disk_full: evidence::full_disk(&disks(settings)),
@@ -110,10 +118,12 @@ fn finish(run: &Run, state: MutexGuard<'_, State>, clean: bool, settings: &Setti
         let message = "a process of the harness cannot be ended".to_owned();
         failure = Some(verdict::plain(FailureClass::HarnessError, message));
     }
+    let saved = summary.native.clone().zip(mark).filter(|_| failure.is_none());
     let outcome = Outcome {
         failure,
         native_conversation: summary.native,
         result: summary.last.map(|last| last.text).unwrap_or_default(),
+        structured_output: summary.structured_output,
         exit_code: exit.and_then(|exit| exit.code()),
         signal: exit.and_then(|exit| exit.signal()),
         stderr_tail,
@@ -130,6 +140,7 @@ fn finish(run: &Run, state: MutexGuard<'_, State>, clean: bool, settings: &Setti
     state.journal.close(at_ms);
     run.input.end();
     state.outcome = Some(outcome);
+    state.saved = saved;
     run.arrived.notify_all();
 }
 

@@ -36,13 +36,13 @@ pub(super) struct Ended<'a> {
 }
 
 /// Whether a turn that ended well is in the conversation that it should be in; `verify` looks at the disk.
-pub(super) fn conversation(
+pub(super) fn conversation<T>(
     summary: &Summary,
     expected: Option<&str>,
-    verify: impl FnOnce(&str, Option<&str>) -> Result<(), String>,
-) -> Result<(), Failure> {
+    verify: impl FnOnce(&str, Option<&str>) -> Result<T, String>,
+) -> Result<Option<T>, Failure> {
     if summary.last.as_ref().is_none_or(|last| last.error.is_some()) {
-        return Ok(());
+        return Ok(None);
     }
     let Some(native) = summary.native.as_deref() else {
         let message = "the turn ended without naming its conversation".to_owned();
@@ -52,8 +52,12 @@ pub(super) fn conversation(
         let message = format!("the turn went on in conversation {native}, not in {expected}");
         return Err(plain(FailureClass::NoNativeConversation, message));
     }
+    if let Some(before) = &summary.native_before {
+        let message = format!("the turn began in conversation {before} and ended in {native}");
+        return Err(plain(FailureClass::NoNativeConversation, message));
+    }
     let proof = summary.proof.as_deref();
-    verify(native, proof).map_err(|what| plain(FailureClass::TranscriptNotSaved, what))
+    verify(native, proof).map(Some).map_err(|what| plain(FailureClass::TranscriptNotSaved, what))
 }
 
 /// `None` for a success.
@@ -195,6 +199,9 @@ mod tests {
         let good = summary(None);
         let look = |expected, saved: Result<(), String>| conversation(&good, expected, |_, _| saved).err();
         assert_eq!(look(None, Ok(())), None);
+        let strayed = Summary { native_before: Some("a".to_owned()), ..summary(None) };
+        let failed = conversation(&strayed, None, |_, _| Ok(())).unwrap_err();
+        assert_eq!(failed.message, "the turn began in conversation a and ended in n");
         assert_eq!(look(Some("n"), Ok(())), None);
         assert_eq!(look(Some("o"), Ok(())).unwrap().class, FailureClass::NoNativeConversation);
         let lost = look(None, Err("gone".to_owned())).unwrap();

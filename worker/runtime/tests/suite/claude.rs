@@ -19,7 +19,7 @@ fn computer(saves: &str) -> (Computer, tempfile::TempDir) {
     let script = format!(
         r#"#!/bin/sh
 mkdir -p "$CLAUDE_CONFIG_DIR/projects/-workspace"
-printf '%s\n' "$@" > args; cat > prompt
+printf '%s\n' "$@" > args; head -n 1 > prompt
 T="$CLAUDE_CONFIG_DIR/projects/-workspace/{CONVERSATION}.jsonl"
 {saves}
 echo '{{"type":"system","subtype":"init","session_id":"{CONVERSATION}","model":"m"}}'

@@ -5,6 +5,7 @@
 mod admission;
 mod checkpoints;
 mod claude;
+mod command;
 mod computer;
 mod ends;
 mod journal;

@@ -26,7 +26,7 @@ const FIELDS: &[(&str, Kind)] = &[
     ("base_instructions", Kind::Text),
     ("developer_instructions", Kind::Text),
     ("mcp_servers", Kind::JsonTable),
-    ("output_schema", Kind::Json),
+    ("output_schema", Kind::Schema),
     ("web_search", Kind::OneOf(&["disabled", "cached", "indexed", "live"])),
     ("max_model_retries", Kind::Count(0, 10)),
     ("config", Kind::Overrides),

@@ -3,6 +3,7 @@
 //! Pure. A line it does not know is passed on as `Unknown`, a line that is no JSON as output: a new version of the CLI
 //! may say new things, and none of them fails a turn.
 
+use holdfast_protocol::RunId;
 use holdfast_protocol::event::{Event, MAX_EVENT_TEXT, Stream, cut};
 use serde_json::Value;
 
@@ -14,19 +15,16 @@ use crate::harness::{Decoder, Retry, Summary, Terminal};
 const EDITS: [(&str, &str); 4] =
     [("Write", "file_path"), ("Edit", "file_path"), ("MultiEdit", "file_path"), ("NotebookEdit", "notebook_path")];
 /// Noise that a person never wants to see.
-const SILENT: [&str; 7] = [
-    "status",
-    "task_started",
-    "task_updated",
-    "task_notification",
-    "background_tasks_changed",
-    "ui_invalidate",
-    "compact_boundary",
-];
+const SILENT: [&str; 6] =
+    ["status", "task_started", "task_updated", "task_notification", "background_tasks_changed", "ui_invalidate"];
 
-#[derive(Default)]
+/// Ends the turn as Escape does in the CLI's own window.
+const INTERRUPT: &str = r#"{"type":"control_request","request_id":"end","request":{"subtype":"interrupt"}}"#;
+
 pub(super) struct ClaudeDecoder {
     summary: Summary,
+    /// The uuid of the prompt.
+    prompt: String,
     hints: Hints,
     model: Option<String>,
     last_message: Option<String>,
@@ -47,6 +45,16 @@ impl Decoder for ClaudeDecoder {
 }
 
 impl ClaudeDecoder {
+    pub(super) fn new(run: RunId) -> Self {
+        Self {
+            summary: Summary { interrupt: Some(format!("{INTERRUPT}\n").into_bytes()), ..Summary::default() },
+            prompt: run.0.to_string(),
+            hints: Hints::default(),
+            model: None,
+            last_message: None,
+        }
+    }
+
     fn value(&mut self, value: &Value) -> Vec<Event> {
         let kind = text(value, "type");
         match kind {
@@ -64,6 +72,8 @@ impl ClaudeDecoder {
         match text(value, "subtype") {
             "init" => {
                 self.native(value);
+                // It goes on with a turn of its own, after a sub-agent for example.
+                self.summary.last = None;
                 self.model = owned(value, "model");
                 vec![Event::Started { native: self.summary.native.clone(), model: self.model.clone() }]
             }
@@ -83,6 +93,9 @@ impl ClaudeDecoder {
                 self.summary.writes_lost = true;
                 vec![notice(format!("the conversation could not be saved ({})", text(value, "error_code")))]
             }
+            "informational" | "warning" => vec![notice(text(value, "content").to_owned())],
+            "compact_boundary" => vec![notice("the conversation was compacted".to_owned())],
+            "model_refusal_no_fallback" => vec![notice("the model declined the request".to_owned())],
             subtype if SILENT.contains(&subtype) => Vec::new(),
             subtype => vec![Event::Unknown { kind: kept(&format!("system/{subtype}")) }],
         }
@@ -123,7 +136,11 @@ impl ClaudeDecoder {
         let error = classify(&line, &self.hints);
         let said = kept(&line.said());
         let end = Event::Result { is_error: error.is_some(), text: said.clone() };
-        self.summary.last = Some(Terminal { text: said, error });
+        // A turn that an earlier process left open is finished first, and says so with the uuid of its own prompt.
+        if line.user_message_uuid.as_ref().is_none_or(|uuid| *uuid == self.prompt) {
+            self.summary.structured_output = line.structured_output.as_ref().map(Value::to_string);
+            self.summary.last = Some(Terminal { text: said, error });
+        }
         std::iter::once(end).chain(usage.into_iter().map(|usage| Event::Usage { usage })).collect()
     }
 
@@ -141,7 +158,7 @@ impl ClaudeDecoder {
 
     fn native(&mut self, value: &Value) {
         if let Some(session) = owned(value, "session_id") {
-            self.summary.native = Some(session);
+            self.summary.name_native(&session);
         }
     }
 }

@@ -27,10 +27,10 @@ pub(super) fn classify(line: &ResultLine, hints: &Hints) -> Option<TurnError> {
     let class = class_of(line, hints, &text.to_lowercase());
     let retry = (class == FailureClass::RateLimited).then(|| reset_time(&text).or(hints.retry)).flatten();
     let message = match class {
-        FailureClass::HarnessError if too_long(&text.to_lowercase()) => {
-            format!("the conversation no longer fits the model's context: {text}")
+        FailureClass::ContextOverflow => format!("the conversation no longer fits the model's context: {text}"),
+        FailureClass::BudgetExceeded | FailureClass::MaxTurnsReached => {
+            format!("the turn hit a limit ({}): {text}", line.reason())
         }
-        FailureClass::BudgetExceeded => format!("the turn hit a limit ({}): {text}", line.reason()),
         _ => text,
     };
     Some(TurnError { class, message, retry })
@@ -38,8 +38,17 @@ pub(super) fn classify(line: &ResultLine, hints: &Hints) -> Option<TurnError> {
 
 fn class_of(line: &ResultLine, hints: &Hints, text: &str) -> FailureClass {
     let reason = line.reason();
-    if reason.contains("max_turns") || reason.contains("budget") {
+    if reason.contains("max_turns") {
+        return FailureClass::MaxTurnsReached;
+    }
+    if reason.contains("budget") || line.api_error.as_deref() == Some("max_output_tokens") {
         return FailureClass::BudgetExceeded;
+    }
+    if reason == "prompt_too_long" || too_long(text) {
+        return FailureClass::ContextOverflow;
+    }
+    if line.stop_reason.as_deref() == Some("refusal") {
+        return FailureClass::ContentRefused;
     }
     if text.contains("no conversation found with session id") {
         return FailureClass::NativeStateMissing;

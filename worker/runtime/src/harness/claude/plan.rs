@@ -1,8 +1,9 @@
 //! How Claude Code is started for a turn.
 //!
-//! Pure, but for pictures that were staged and are read back. Longer texts and whatever may hold a credential go by files of mode 0600 below the state root, outside of the
-//! native paths: arguments are seen by everybody and end at 128 KiB.
+//! Pure, but for pictures that were staged and are read back. Longer texts and whatever may hold a credential go by files
+//! of mode 0600 below the state root, outside of the native paths: arguments are seen by everybody and end at 128 KiB.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use holdfast_protocol::harness::ClaudeSettings;
@@ -50,6 +51,8 @@ pub(super) fn plan(settings: &ClaudeSettings, turn: &StartTurn, place: &Place) -
         ("disallowedTools", &settings.disallowed_tools),
         ("tools", &settings.tools),
         ("add-dir", &settings.add_dirs),
+        ("plugin-dir", &settings.plugin_dirs),
+        ("betas", &settings.betas),
     ] {
         values.iter().for_each(|value| option(name, value));
     }
@@ -65,20 +68,40 @@ pub(super) fn plan(settings: &ClaudeSettings, turn: &StartTurn, place: &Place) -
     if let Some(budget) = settings.max_budget_usd {
         option("max-budget-usd", &budget.to_string());
     }
+    if !settings.agents.is_empty() {
+        option("agents", &file("agents.json", by_name("agents", &settings.agents)?.to_string().into_bytes()));
+    }
+    let plain = [
+        ("agent", settings.agent.clone()),
+        ("effort", settings.effort.clone()),
+        ("thinking", settings.thinking.clone()),
+        ("max-thinking-tokens", settings.max_thinking_tokens.map(|tokens| tokens.to_string())),
+        ("task-budget", settings.task_budget.map(|tokens| tokens.to_string())),
+        ("json-schema", settings.output_schema.clone()),
+        ("setting-sources", settings.setting_sources.as_ref().map(|sources| sources.join(","))),
+    ];
+    plain.iter().for_each(|(name, value)| value.iter().for_each(|value| option(name, value)));
+    if settings.refresh_system_prompt == Some(true) {
+        option("system-prompt-snapshot", "off");
+    }
     option("settings", &file("settings.json", own_settings(settings)?));
     if !settings.mcp_servers.is_empty() {
-        option("mcp-config", &file("mcp.json", mcp_config(settings)?));
-        args.push("--strict-mcp-config".to_owned());
+        let servers = json!({ "mcpServers": by_name("mcp_servers", &settings.mcp_servers)? });
+        option("mcp-config", &file("mcp.json", servers.to_string().into_bytes()));
     }
-    if settings.bare {
-        args.push("--bare".to_owned());
-    }
+    let switches = [
+        ("--strict-mcp-config", settings.strict_mcp_config.unwrap_or(!settings.mcp_servers.is_empty())),
+        ("--disable-slash-commands", settings.skills == Some(false)),
+        ("--forward-subagent-text", settings.forward_subagent_text != Some(false)),
+        ("--bare", settings.bare),
+    ];
+    args.extend(switches.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned()));
     Ok(Plan {
         program: place.claude.clone(),
         args,
         env: env(settings, turn, &home, &config),
-        stdin: user_line(turn, place)?,
-        input: Input::Ended,
+        stdin: user_line(settings, turn, place)?,
+        input: Input::Dialogue,
         directories: vec![home, config, input],
         remove: Vec::new(),
         files,
@@ -87,7 +110,7 @@ pub(super) fn plan(settings: &ClaudeSettings, turn: &StartTurn, place: &Place) -
 
 fn env(settings: &ClaudeSettings, turn: &StartTurn, home: &Path, config: &Path) -> Vec<(String, String)> {
     let retries = settings.max_model_retries.unwrap_or(DEFAULT_RETRIES).min(MOST_RETRIES);
-    let mut base = vec![
+    let base = [
         ("PATH", PATH.to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
         ("TMPDIR", "/tmp".to_owned()),
@@ -95,9 +118,6 @@ fn env(settings: &ClaudeSettings, turn: &StartTurn, home: &Path, config: &Path) 
         ("CLAUDE_BYTE_STREAM_IDLE_TIMEOUT_MS", STREAM_IDLE_MS.to_string()),
         ("CLAUDE_CODE_MAX_RETRIES", retries.to_string()),
     ];
-    if let Some(tokens) = settings.max_thinking_tokens {
-        base.push(("MAX_THINKING_TOKENS", tokens.to_string()));
-    }
     let mut fixed = vec![
         ("HOME", home.display().to_string()),
         ("CLAUDE_CONFIG_DIR", config.display().to_string()),
@@ -112,7 +132,7 @@ fn env(settings: &ClaudeSettings, turn: &StartTurn, home: &Path, config: &Path) 
 }
 
 /// The prompt; with attached files it is a list: pictures first, then the prompt, then the names of the files.
-fn user_line(turn: &StartTurn, place: &Place) -> Result<Vec<u8>, String> {
+fn user_line(settings: &ClaudeSettings, turn: &StartTurn, place: &Place) -> Result<Vec<u8>, String> {
     let mut content: Vec<Value> = attached::pictures(turn, place)?
         .into_iter()
         .map(|picture| {
@@ -123,11 +143,14 @@ fn user_line(turn: &StartTurn, place: &Place) -> Result<Vec<u8>, String> {
     let texts = std::iter::once(turn.prompt.clone()).chain(attached::note(&turn.inputs));
     content.extend(texts.map(|text| json!({ "type": "text", "text": text })));
     let content = if turn.inputs.is_empty() { Value::from(turn.prompt.as_str()) } else { Value::from(content) };
-    let line = json!({
+    let mut line = json!({
         "type": "user",
         "uuid": turn.run.0.to_string(),
         "message": { "role": "user", "content": content },
     });
+    if settings.verbatim_prompts == Some(true) {
+        line["client_composed"] = true.into();
+    }
     Ok(format!("{line}\n").into_bytes())
 }
 
@@ -141,12 +164,11 @@ fn own_settings(settings: &ClaudeSettings) -> Result<Vec<u8>, String> {
     Ok(Value::from(all).to_string().into_bytes())
 }
 
-fn mcp_config(settings: &ClaudeSettings) -> Result<Vec<u8>, String> {
-    let mut servers = Map::new();
-    for (name, text) in &settings.mcp_servers {
-        let server: Value = serde_json::from_str(text)
-            .map_err(|error| format!("`mcp_servers.{name}` of the agent is no JSON: {error}"))?;
-        servers.insert(name.clone(), server);
-    }
-    Ok(json!({ "mcpServers": servers }).to_string().into_bytes())
+/// A JSON object of texts that are JSON themselves.
+fn by_name(field: &str, texts: &BTreeMap<String, String>) -> Result<Value, String> {
+    let read = |(name, text): (&String, &String)| match serde_json::from_str::<Value>(text) {
+        Ok(value) => Ok((name.clone(), value)),
+        Err(error) => Err(format!("`{field}.{name}` of the agent is no JSON: {error}")),
+    };
+    texts.iter().map(read).collect::<Result<Map<_, _>, _>>().map(Value::Object)
 }

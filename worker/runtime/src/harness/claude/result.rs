@@ -18,7 +18,11 @@ pub(super) struct ResultLine {
     pub errors: Vec<Value>,
     pub num_turns: u32,
     pub terminal_reason: Option<String>,
+    pub stop_reason: Option<String>,
+    pub api_error: Option<String>,
     pub api_error_status: Option<u16>,
+    pub structured_output: Option<Value>,
+    pub user_message_uuid: Option<String>,
     model_usage_since_last_result: Option<BTreeMap<String, Tokens>>,
     usage: Option<PlainTokens>,
 }

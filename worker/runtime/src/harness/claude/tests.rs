@@ -10,7 +10,7 @@ use holdfast_protocol::message::{Secret, StartTurn};
 
 use super::decode::ClaudeDecoder;
 use super::plan::plan;
-use crate::harness::{Decoder, Plan, Retry, Summary};
+use crate::harness::{Decoder, Input, Plan, Retry, Summary};
 use crate::settings::Place;
 
 const INIT: &str = r#"{"type":"system","subtype":"init","cwd":"/workspace","session_id":"5e55","tools":["Bash"],"model":"claude-sonnet-4-5","permissionMode":"bypassPermissions","apiKeySource":"ANTHROPIC_API_KEY"}"#;
@@ -21,7 +21,7 @@ const SUB_AGENT: &str = r#"{"type":"assistant","message":{"id":"msg_9","model":"
 const SUCCESS: &str = r#"{"duration_api_ms":120,"type":"result","subtype":"success","is_error":false,"result":"done","num_turns":2,"terminal_reason":"completed","api_error_status":null,"session_id":"5e55","total_cost_usd":9.9,"usage":{"input_tokens":43217,"output_tokens":20},"modelUsage":{"claude-sonnet-4-5":{"inputTokens":99999,"outputTokens":99,"costUSD":9.9}},"model_usage_since_last_result":{"claude-sonnet-4-5":{"inputTokens":43217,"outputTokens":20,"cacheReadInputTokens":3,"cacheCreationInputTokens":4,"costUSD":0.125}},"permission_denials":[]}"#;
 
 fn decode(lines: &[&str]) -> (Vec<Event>, Summary) {
-    let mut decoder = ClaudeDecoder::default();
+    let mut decoder = ClaudeDecoder::new(RunId::generate());
     let events = lines.iter().flat_map(|line| decoder.line(line)).collect();
     (events, decoder.summary().clone())
 }
@@ -84,7 +84,7 @@ fn errors_of_the_endpoint_have_classes() {
         ("429", "slow down", RateLimited),
         ("500", "no", ModelOverloaded),
         ("529", "Overloaded", ModelOverloaded),
-        ("400", "prompt is too long: 300000 tokens", HarnessError),
+        ("400", "prompt is too long: 300000 tokens", ContextOverflow),
         ("null", "API Error: Connection error.", ModelOverloaded),
         ("null", "Not logged in · Please run /login", AuthFailed),
     ] {
@@ -108,6 +108,45 @@ fn a_limit_says_when_to_come_back() {
 }
 
 #[test]
+fn what_the_cli_itself_says_of_an_error_decides() {
+    use FailureClass::*;
+    let end = |fields: &str| format!(r#"{{"type":"result","subtype":"success","is_error":true,{fields}}}"#);
+    for (fields, class) in [
+        (
+            r#""terminal_reason":"prompt_too_long","api_error_status":400,"result":"Prompt is too long""#,
+            ContextOverflow,
+        ),
+        (r#""terminal_reason":"api_error","stop_reason":"refusal","result":"can't help with this""#, ContentRefused),
+        (r#""terminal_reason":"api_error","api_error":"max_output_tokens","result":"exceeded""#, BudgetExceeded),
+    ] {
+        assert_eq!(error(&[&end(fields)]).0, class, "{fields}");
+    }
+}
+
+/// A turn that an earlier process left open is finished first; after a sub-agent the CLI goes on by itself.
+#[test]
+fn only_the_result_of_this_prompt_ends_the_turn_and_a_further_init_takes_it_back() {
+    let run = RunId::generate();
+    let mut decoder = ClaudeDecoder::new(run);
+    let result = |uuid: &str, text: &str| {
+        format!(
+            r#"{{"type":"result","is_error":false,"result":"{text}","session_id":"s","user_message_uuid":"{uuid}"}}"#
+        )
+    };
+    decoder.line(&result("another", "not yet"));
+    assert_eq!((decoder.summary().results, &decoder.summary().last), (1, &None));
+    decoder.line(&result(&run.0.to_string(), "first"));
+    assert_eq!(decoder.summary().last.as_ref().map(|last| last.text.as_str()), Some("first"));
+    decoder.line(INIT);
+    assert_eq!(decoder.summary().last, None);
+    decoder.line(r#"{"type":"result","is_error":false,"result":"second","structured_output":{"a":1}}"#);
+    let summary = decoder.summary();
+    assert_eq!((summary.results, summary.last.as_ref().map(|last| last.text.as_str())), (3, Some("second")));
+    assert_eq!(summary.structured_output.as_deref(), Some(r#"{"a":1}"#));
+    assert_eq!((summary.native_before.as_deref(), summary.native.as_deref()), (Some("s"), Some("5e55")));
+}
+
+#[test]
 fn a_retry_that_worked_explains_no_later_failure() {
     let later = failed("null", "\"aborted_tools\"", "x");
     assert_eq!(error(&[INIT, &retried("529", "overloaded"), DONE, &later]).0, FailureClass::HarnessError);
@@ -121,7 +160,7 @@ fn limits_of_the_turn_and_a_missing_conversation() {
             r#"{{"type":"result","subtype":"{subtype}","is_error":true,"num_turns":0,"terminal_reason":{reason},"errors":[{errors}]}}"#
         )
     };
-    assert_eq!(error(&[&end("error_max_turns", "\"max_turns\"", "")]).0, BudgetExceeded);
+    assert_eq!(error(&[&end("error_max_turns", "\"max_turns\"", "")]).0, MaxTurnsReached);
     assert_eq!(error(&[&end("error_max_budget_usd", "\"budget_exhausted\"", "")]).0, BudgetExceeded);
     let missing = end("error_during_execution", "null", r#""No conversation found with session ID: 5e55""#);
     assert_eq!(error(&[&missing]).0, NativeStateMissing);
@@ -137,7 +176,7 @@ fn garbage_and_news_are_never_fatal() {
     assert!(matches!(events[1], Event::Unknown { .. }));
     assert_eq!(events[3], Event::Unknown { kind: "dance".into() });
     assert_eq!(events[4], Event::Unknown { kind: "system/new".into() });
-    assert_eq!((events.len(), summary), (6, Summary::default()));
+    assert_eq!((events.len(), summary), (6, Summary { interrupt: decode(&[]).1.interrupt, ..Summary::default() }));
     let lost = r#"{"type":"system","subtype":"session_writes_lost","error_code":"ENOSPC","lost":["transcript"]}"#;
     assert!(decode(&[lost]).1.writes_lost);
 }
@@ -181,10 +220,12 @@ fn a_plan_begins_or_resumes_and_hides_credentials() {
     assert_eq!(value("ANTHROPIC_API_KEY"), Some("sk-1"));
     assert_eq!(value("HOME"), Some("/runtime/home"), "the spec cannot move the conversation");
     assert_eq!(value("LANG"), Some("de"));
-    let line: serde_json::Value = serde_json::from_slice(&plan.stdin).unwrap();
+    assert_eq!(plan.input, Input::Dialogue, "stdin stays open for an interrupt");
+    let stdin = &plan.stdin;
+    let line: serde_json::Value = serde_json::from_slice(stdin).unwrap();
     assert_eq!(line["uuid"], first.run.0.to_string());
     assert_eq!(line["message"]["content"], first.prompt);
-    assert_eq!(plan.stdin.iter().filter(|byte| **byte == b'\n').count(), 1);
+    assert_eq!(stdin.iter().filter(|byte| **byte == b'\n').count(), 1);
 
     let next = planned(&ClaudeSettings::default(), &turn(Some("old"))).unwrap();
     assert!(next.args.contains(&"--resume=old".to_owned()));
@@ -200,7 +241,41 @@ fn settings_reach_the_cli_and_transcripts_are_never_cleaned_up() {
         settings: Some(r#"{"cleanupPeriodDays":1,"hooks":{}}"#.to_owned()),
         ..ClaudeSettings::default()
     };
+    let more = ClaudeSettings {
+        agents: [("r".to_owned(), r#"{"description":"d","prompt":"p"}"#.to_owned())].into(),
+        agent: Some("r".to_owned()),
+        plugin_dirs: vec!["plugins/a".to_owned()],
+        skills: Some(false),
+        effort: Some("max".to_owned()),
+        thinking: Some("disabled".to_owned()),
+        task_budget: Some(9),
+        setting_sources: Some(vec!["project".to_owned()]),
+        refresh_system_prompt: Some(true),
+        forward_subagent_text: Some(false),
+        verbatim_prompts: Some(true),
+        output_schema: Some("{}".to_owned()),
+        ..settings.clone()
+    };
+    let plan = planned(&more, &turn(None)).unwrap();
+    for argument in [
+        "--agents=/runtime/input/agents.json",
+        "--agent=r",
+        "--plugin-dir=plugins/a",
+        "--disable-slash-commands",
+        "--effort=max",
+        "--thinking=disabled",
+        "--task-budget=9",
+        "--setting-sources=project",
+        "--system-prompt-snapshot=off",
+        "--strict-mcp-config",
+        "--json-schema={}",
+    ] {
+        assert!(plan.args.iter().any(|found| found == argument), "{argument}: {:?}", plan.args);
+    }
+    assert!(!plan.args.iter().any(|found| found == "--forward-subagent-text"));
+    assert!(String::from_utf8_lossy(&plan.stdin).contains(r#""client_composed":true"#));
     let plan = planned(&settings, &turn(None)).unwrap();
+    assert!(plan.args.contains(&"--forward-subagent-text".to_owned()));
     assert!(plan.args.contains(&"--allowedTools=-x".to_owned()), "a value is never taken for an option");
     let file = |name: &str| {
         let found = plan.files.iter().find(|(path, _)| path == Path::new(name)).unwrap();

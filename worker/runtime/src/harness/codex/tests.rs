@@ -325,7 +325,7 @@ fn a_rollout_is_whole_or_no_conversation() {
     let (directory, transcript) = rollout(&whole);
     assert_eq!(codex.transcripts(directory.path()), std::slice::from_ref(&transcript));
     assert_eq!(codex.held(&transcript), Held::Conversation);
-    assert_eq!(native::verify(&codex, directory.path(), THREAD, Some(TURN)), Ok(()));
+    native::verify(&codex, directory.path(), THREAD, Some(TURN), None).unwrap();
     assert_eq!(held(&[head(THREAD)]), Held::Nothing);
     assert_eq!(held(&[]), Held::Nothing);
     assert!(matches!(held(&[head("other"), task("task_started")]), Held::Damaged(_) | Held::Nothing));
@@ -337,8 +337,8 @@ fn a_rollout_is_whole_or_no_conversation() {
 fn a_turn_is_proven_by_its_end_alone() {
     let codex = Codex { settings: CodexSettings::default() };
     let (directory, _) = rollout(&[head(THREAD), task("task_started")]);
-    let problem = native::verify(&codex, directory.path(), THREAD, Some(TURN)).unwrap_err();
+    let problem = native::verify(&codex, directory.path(), THREAD, Some(TURN), None).unwrap_err();
     assert!(problem.contains("does not hold this turn"), "{problem}");
     let (directory, _) = rollout(&[head(THREAD), task("task_started"), task("task_complete")]);
-    assert!(native::verify(&codex, directory.path(), THREAD, Some("another turn")).is_err());
+    assert!(native::verify(&codex, directory.path(), THREAD, Some("another turn"), None).is_err());
 }

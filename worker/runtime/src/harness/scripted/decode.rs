@@ -31,7 +31,7 @@ impl ScriptedDecoder {
     fn said(&mut self, said: Said) -> Vec<Event> {
         let event = match said {
             Said::Started { conversation } => {
-                self.summary.native = conversation.clone();
+                conversation.iter().for_each(|id| self.summary.name_native(id));
                 Event::Started { native: conversation, model: Some("scripted".to_owned()) }
             }
             Said::ModelCall => {
