@@ -2,9 +2,10 @@
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Args, Parser, Subcommand};
-use holdfast_shared::config::Flags;
+use holdfast_shared::config::vars::CONFIG;
+use holdfast_shared::config::{Flags, VARS};
 
-use crate::commands::{agent, batch, dead, image, queue, run, session, submit};
+use crate::commands::{agent, batch, computer, dead, handover, queue, run, session, submit};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -58,6 +59,12 @@ impl Global {
         ];
         given.into_iter().filter_map(|(key, value)| value.clone().map(|value| (key, value))).collect()
     }
+
+    /// The same flags for a process that is started from here.
+    pub fn environment(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let name = |key| VARS.iter().find(|var| var.key == key).map_or(CONFIG, |var| var.name);
+        self.flags().into_iter().map(move |(key, value)| (name(key), value))
+    }
 }
 
 #[derive(Subcommand)]
@@ -84,8 +91,18 @@ pub enum Command {
     Queue(queue::QueueCommand),
     /// Bring the database schema up to date
     Migrate,
+    /// The computers of sessions: list, inspect, retire
+    #[command(subcommand)]
+    Computer(computer::ComputerCommand),
     /// Build the sandbox image (runs holdfast-worker)
-    Image(image::ImageArgs),
+    #[command(after_help = "Example: holdfast image build")]
+    Image(handover::HandedArgs),
+    /// Check database, broker, engine, image and limits of this host, line by line (runs holdfast-worker)
+    #[command(after_help = "Example: holdfast doctor")]
+    Doctor(handover::HandedArgs),
+    /// Remove what no session needs from this host's engine (runs holdfast-worker)
+    #[command(after_help = "Examples:\n  holdfast gc --dry-run   what would go, and why\n  holdfast gc --apply")]
+    Gc(handover::HandedArgs),
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 
 pub mod agent;
 pub mod batch;
+pub mod computer;
 pub mod dead;
-pub mod image;
+pub mod handover;
 pub mod migrate;
 pub mod queue;
 pub mod retry;
@@ -16,9 +17,10 @@ use crate::context::Context;
 use crate::stop::Stop;
 
 pub async fn run(cli: Cli) -> Result<(), Stop> {
-    if let Command::Image(args) = cli.command {
-        return image::run(args);
-    }
+    let cli = match handed_over(cli) {
+        Ok(cli) => cli,
+        Err(done) => return done,
+    };
     let context = Context::new(&cli.global)?;
     match cli.command {
         Command::Submit(args) => submit::run(&context, args).await,
@@ -29,8 +31,22 @@ pub async fn run(cli: Cli) -> Result<(), Stop> {
         Command::Agent(command) => agent::run(&context, command).await,
         Command::Queue(command) => queue::run(&context, command).await,
         Command::Migrate => migrate::run(&context).await,
-        Command::Image(_) => Ok(()),
+        Command::Computer(command) => computer::run(&context, command).await,
+        Command::Image(_) | Command::Doctor(_) | Command::Gc(_) => Ok(()),
     }
+}
+
+/// Becomes the worker's binary for what only that can do; comes back with the command otherwise.
+fn handed_over(cli: Cli) -> Result<Cli, Result<(), Stop>> {
+    Err(match cli.command {
+        Command::Image(args) => handover::run(&cli.global, &["image"], args),
+        Command::Doctor(args) => handover::run(&cli.global, &["doctor"], args),
+        Command::Gc(args) => handover::run(&cli.global, &["gc"], args),
+        Command::Computer(computer::ComputerCommand::Inspect(args)) => {
+            handover::run(&cli.global, &["computer", "inspect"], args)
+        }
+        _ => return Ok(cli),
+    })
 }
 
 /// The text of a file, or of stdin for `-`.

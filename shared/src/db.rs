@@ -5,9 +5,11 @@
 pub mod batches;
 pub mod catalog;
 pub mod claim;
+pub mod computers;
 pub mod end;
 pub mod events;
 pub mod fleet;
+pub mod health;
 pub mod inputs;
 pub mod lease;
 pub mod outbox;

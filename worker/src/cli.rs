@@ -22,6 +22,10 @@ use crate::sandbox::docker::Docker;
 use crate::service::{Settings, Worker};
 use crate::{heartbeat, relay, slots, sweep};
 
+mod computer;
+pub(crate) use computer::look;
+mod doctor;
+mod gc;
 mod image;
 
 /// Runs turns: leases a session, starts or resumes its computer, runs one turn, checkpoints, commits.
@@ -41,6 +45,7 @@ Examples:
   holdfast-worker                                  serve the queue `default` with 2 slots
   holdfast-worker --queue default --queue night --slots 4
   holdfast-worker image build                      build the sandbox image `holdfast-sandbox:local`
+  holdfast-worker doctor                           check everything a turn needs here
   holdfast-worker network ensure                   make the network `isolated`, print its gateway
 
 Environment: DATABASE_URL, AMQP_URL, DOCKER_HOST, HOLDFAST_METRICS_ADDR, HOLDFAST_LEASE_TTL, ...
@@ -67,6 +72,13 @@ enum Command {
     /// The network `isolated`
     #[command(subcommand)]
     Network(NetworkCommand),
+    /// The computers of this host's engine
+    #[command(subcommand)]
+    Computer(computer::ComputerCommand),
+    /// Remove from this host's engine what no session needs
+    Gc(gc::GcArgs),
+    /// Check database, broker, engine, image and limits, line by line
+    Doctor(doctor::DoctorArgs),
 }
 
 #[derive(Subcommand, Debug)]
@@ -111,6 +123,9 @@ pub async fn run_with(
         None => serve(config, cli.run, provide).await,
         Some(Command::Image(ImageCommand::Build(args))) => image::run(&config, args).await,
         Some(Command::Network(command)) => network(&config, command).await,
+        Some(Command::Computer(command)) => computer::run(&config, command).await,
+        Some(Command::Gc(args)) => gc::run(&config, args).await,
+        Some(Command::Doctor(args)) => doctor::run(&config, args).await,
     }
 }
 

@@ -4,9 +4,11 @@
 pub mod authority;
 pub mod channel;
 pub mod cli;
+pub mod doctor;
 pub mod driver;
 pub mod heartbeat;
 pub mod image;
+pub mod inspect;
 pub mod metrics;
 pub mod parking;
 pub mod relay;

@@ -11,11 +11,13 @@ use tracing::{info, warn};
 use crate::sandbox::Sandbox;
 use crate::service::Worker;
 
+use self::plan::Step;
+
+pub mod plan;
+
 const ORPHANS: Duration = Duration::from_millis(500);
 const UNUSED: Duration = Duration::from_secs(2);
 const UNKNOWN: Duration = Duration::from_secs(30);
-/// A computer younger than this may belong to a create whose row is being written.
-const AGE_FLOOR_S: u64 = 60;
 /// Retired computers that are read, and destroyed, at once.
 const BATCH: i64 = 32;
 const AT_ONCE: usize = 4;
@@ -88,25 +90,21 @@ async fn compare(worker: &Worker) {
     let Ok(there) = worker.sandbox.list().await else { return };
     let Ok(known) = worker.db.known_computers(&worker.engine_id).await else { return };
     let Ok(retired) = worker.db.retired(&worker.engine_id, i64::MAX).await else { return };
-    let names: HashSet<&str> = known
-        .iter()
-        .map(|computer| computer.computer_name.as_str())
-        .chain(retired.iter().map(|computer| computer.computer_name.as_str()))
-        .collect();
-    for computer in &there {
-        if !names.contains(computer.name.as_str()) && computer.age_s >= AGE_FLOOR_S {
-            warn!(computer = %computer.name, age_s = computer.age_s, "a computer that the database does not know is destroyed");
-            worker.destroy(&computer.name).await;
-        }
-    }
-    let present: HashSet<&str> = there.iter().map(|computer| computer.name.as_str()).collect();
-    for computer in known.iter().filter(|computer| computer.warm_at && computer.free) {
-        if !present.contains(computer.computer_name.as_str()) {
-            info!(computer = %computer.computer_name, "a parked computer is gone; its session starts cold");
-            if let Err(error) = worker.db.forget_warm(&worker.engine_id, &computer.computer_name).await {
-                warn!(%error, "not recorded yet");
+    for step in plan::plan(&there, &known, &retired).steps {
+        match step {
+            // `destroy_retired` is at it.
+            Step::Retired { .. } => {}
+            Step::Unknown { computer, age_s } => {
+                warn!(%computer, age_s, "a computer that the database does not know is destroyed");
+                worker.destroy(&computer).await;
             }
-            worker.parking.take(&computer.computer_name);
+            Step::Missing { computer } => {
+                info!(%computer, "a parked computer is gone; its session starts cold");
+                if let Err(error) = worker.db.forget_warm(&worker.engine_id, &computer).await {
+                    warn!(%error, "not recorded yet");
+                }
+                worker.parking.take(&computer);
+            }
         }
     }
 }

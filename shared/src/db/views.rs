@@ -37,7 +37,7 @@ shown_as! {
     as_worker = WorkerId;
 }
 
-fn as_checkpoint<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_checkpoint<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
     id.map(holdfast_protocol::CheckpointId).serialize(serializer)
 }
 
@@ -49,6 +49,6 @@ fn as_session_if<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::O
     id.map(holdfast_protocol::SessionId).serialize(serializer)
 }
 
-fn as_turn_if<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_turn_if<S: Serializer>(id: &Option<Uuid>, serializer: S) -> Result<S::Ok, S::Error> {
     id.map(holdfast_protocol::TurnId).serialize(serializer)
 }

@@ -12,6 +12,9 @@ use sha2::{Digest, Sha256};
 /// Name of the image that `holdfast image build` makes.
 pub const DEFAULT_IMAGE: &str = "holdfast-sandbox:local";
 
+/// 16 TiB: more than any host has, and no product of it with a unit overflows.
+const MOST_MB: u64 = 16 << 20;
+
 /// Limits and network of a computer, as the agent's spec says them.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -64,8 +67,16 @@ impl SandboxSpec {
         check(self.workspace_mb < 1, "sandbox.workspace_mb must be at least 1");
         check(self.runtime_mb < 1, "sandbox.runtime_mb must be at least 1");
         check(self.tmp_mb < 1, "sandbox.tmp_mb must be at least 1");
+        for (name, size) in [
+            ("memory_mb", self.memory_mb),
+            ("workspace_mb", self.workspace_mb),
+            ("runtime_mb", self.runtime_mb),
+            ("tmp_mb", self.tmp_mb),
+        ] {
+            check(size > MOST_MB, &format!("sandbox.{name} must be at most {MOST_MB}"));
+        }
         check(
-            self.memory_mb < self.workspace_mb + self.runtime_mb + self.tmp_mb,
+            self.memory_mb < self.workspace_mb.saturating_add(self.runtime_mb).saturating_add(self.tmp_mb),
             "sandbox.memory_mb must be at least workspace_mb + runtime_mb + tmp_mb (the volumes live in memory)",
         );
         found
@@ -184,5 +195,9 @@ mod tests {
         let problems = spec.problems();
         assert_eq!(problems.len(), 2, "{problems:?}");
         assert!(SandboxSpec::default().problems().is_empty());
+        let spec = SandboxSpec { workspace_mb: u64::MAX, tmp_mb: u64::MAX, ..SandboxSpec::default() };
+        let problems = spec.problems();
+        assert_eq!(problems.len(), 3, "{problems:?}");
+        assert!(problems[0].contains("workspace_mb"), "{problems:?}");
     }
 }

@@ -5,6 +5,7 @@
 mod chaos;
 mod claude;
 mod cli;
+mod computers;
 mod ends;
 mod flow;
 mod image;

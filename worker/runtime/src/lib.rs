@@ -14,6 +14,7 @@ pub mod harness;
 pub mod journal;
 pub mod lease;
 pub mod lines;
+pub mod probe;
 pub mod process;
 pub mod redact;
 pub mod run;

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use holdfast_runtime::harness::scripted;
 use holdfast_runtime::settings::Settings;
-use holdfast_runtime::{connect, server};
+use holdfast_runtime::{connect, probe, server};
 
 const USAGE: &str =
-    "usage: holdfast-runtime [options] | connect [--socket NAME] | scripted-agent | scripted-help | version";
+    "usage: holdfast-runtime [options] | connect [--socket NAME] | probe | scripted-agent | scripted-help | version";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
             Ok(())
         }
         Some("connect") => connect::run(&args[1..]),
+        Some("probe") => probe::run(),
         Some("scripted-agent") => return scripted::agent::main(),
         Some(other) if !other.starts_with("--") => Err(format!("`{other}` is not a command; {USAGE}")),
         _ => Settings::from_args(&args).and_then(server::run),

@@ -17,6 +17,7 @@ mod ending;
 mod engine;
 mod ensure;
 mod images;
+mod inside;
 mod lockdown;
 mod network;
 mod seccomp;
@@ -58,19 +59,24 @@ impl Docker {
         &self.engine
     }
 
-    /// Removes volumes of this installation that no container has any more (an engine that died while it removed a
-    /// container leaves them), and says how many. A volume belongs to its container from the moment it is made.
-    pub async fn remove_stray_volumes(&self) -> Result<usize, SandboxError> {
+    /// Volumes of this installation that no container has any more: an engine that died while it removed a container leaves
+    /// them. A volume belongs to its container from the moment it is made.
+    pub async fn stray_volumes(&self) -> Result<Vec<String>, SandboxError> {
         let mine = format!("{}={}", label::MANAGED, self.installation);
         let filters = HashMap::from([("label", vec![mine.as_str()]), ("dangling", vec!["true"])]);
         let options = ListVolumesOptionsBuilder::default().filters(&filters).build();
         let listed = call(QUICK, self.engine.client.list_volumes(Some(options)));
         let listed = listed.await.map_err(|fault| fault.during("volumes"))?;
+        Ok(listed.volumes.into_iter().flatten().map(|volume| volume.name).collect())
+    }
+
+    /// Removes them, and says how many went.
+    pub async fn remove_stray_volumes(&self) -> Result<usize, SandboxError> {
         let mut removed = 0;
-        for volume in listed.volumes.iter().flatten() {
-            match call(QUICK, self.engine.client.remove_volume(&volume.name, None::<RemoveVolumeOptions>)).await {
+        for volume in self.stray_volumes().await? {
+            match call(QUICK, self.engine.client.remove_volume(&volume, None::<RemoveVolumeOptions>)).await {
                 Ok(()) => removed += 1,
-                Err(fault) => tracing::warn!(volume = volume.name, error = %fault, "a stray volume stays"),
+                Err(fault) => tracing::warn!(volume, error = %fault, "a stray volume stays"),
             }
         }
         Ok(removed)

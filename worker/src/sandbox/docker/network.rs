@@ -36,6 +36,14 @@ impl Docker {
         Ok(self.subnet.gateway())
     }
 
+    /// Whether the bridge is there; an error says why it cannot be used. Makes nothing.
+    pub async fn check_isolated(&self) -> Result<bool, SandboxError> {
+        match self.isolated().await? {
+            Some(found) => self.checked(&found).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
     /// Removes the bridge if it is ours and no container is attached, running or not. True when it is gone now.
     pub async fn remove_isolated_network(&self) -> Result<bool, SandboxError> {
         let Some(found) = self.isolated().await? else { return Ok(true) };
