@@ -11,7 +11,6 @@ use holdfast_protocol::harness::{Harness, ScriptedSettings};
 use holdfast_shared::db::Db;
 use holdfast_shared::domain::agent::AgentSpec;
 use holdfast_shared::domain::policy::QueuePolicy;
-use holdfast_shared::domain::sandbox::SandboxSpec;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::fleet::submit_to;
@@ -45,13 +44,7 @@ impl Chaos {
         audit::install(&test.db).await;
         let queue = format!("c{}", &uuid::Uuid::now_v7().simple().to_string()[20..]);
         test.db.apply_queues(&[(queue.clone(), policy)]).await.expect("the queue applies");
-        let spec = AgentSpec {
-            harness: Harness::Scripted(ScriptedSettings::default()),
-            sandbox: SandboxSpec::default(),
-            env: Default::default(),
-            forward_env: vec![],
-            start: Default::default(),
-        };
+        let spec = AgentSpec::new(Harness::Scripted(ScriptedSettings::default()));
         test.db.apply_agents("default", &[("scripted".to_owned(), spec)]).await.expect("the agent applies");
         let directory = tempfile::tempdir().expect("a directory for the socket");
         let engine = Engine::new(&format!("engine-{queue}"));

@@ -12,7 +12,6 @@ use holdfast_shared::db::submit::{NewTurn, Wish};
 use holdfast_shared::db::workers::{Liveness, WorkerInfo};
 use holdfast_shared::domain::agent::AgentSpec;
 use holdfast_shared::domain::policy::QueuePolicy;
-use holdfast_shared::domain::sandbox::SandboxSpec;
 use serde_json::json;
 
 /// Lease time of the workers here.
@@ -20,13 +19,7 @@ pub const TTL: Duration = Duration::from_secs(60);
 
 /// The agent `scripted` and the queue `default` with this policy.
 pub async fn catalog(db: &Db, policy: QueuePolicy) {
-    let spec = AgentSpec {
-        harness: Harness::Scripted(ScriptedSettings::default()),
-        sandbox: SandboxSpec::default(),
-        env: Default::default(),
-        forward_env: vec![],
-        start: Default::default(),
-    };
+    let spec = AgentSpec::new(Harness::Scripted(ScriptedSettings::default()));
     db.apply_agents("default", &[("scripted".to_owned(), spec)]).await.expect("the agent applies");
     db.apply_queues(&[("default".to_owned(), policy)]).await.expect("the queue applies");
 }

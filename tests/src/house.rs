@@ -30,13 +30,7 @@ impl House {
         test.db.apply_queues(&[(queue.clone(), policy)]).await.expect("the queue applies");
         let house = Self { test, docker, queue };
         let harness = Harness::Scripted(ScriptedSettings::default());
-        let spec = AgentSpec {
-            harness,
-            sandbox: small_sandbox(),
-            env: Default::default(),
-            forward_env: vec![],
-            start: Default::default(),
-        };
+        let spec = AgentSpec { sandbox: small_sandbox(), ..AgentSpec::new(harness) };
         house.agent(spec).await;
         house
     }

@@ -34,6 +34,12 @@ pub struct AgentSpec {
 }
 
 impl AgentSpec {
+    /// With the defaults of everything but the harness.
+    pub fn new(harness: Harness) -> Self {
+        let (sandbox, env, start) = (SandboxSpec::default(), Env::default(), SessionStart::default());
+        Self { harness, sandbox, env, forward_env: Vec::new(), start }
+    }
+
     /// SHA-256 (hex) of the canonical JSON.
     pub fn digest(&self) -> String {
         hex(&Sha256::digest(serde_json::to_vec(self).expect("a spec always encodes")))

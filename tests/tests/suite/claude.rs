@@ -33,11 +33,10 @@ async fn start() -> (House, StubModel, WorkerProcess) {
     let settings = ClaudeSettings { model: Some("claude-sonnet-4-5".to_owned()), ..ClaudeSettings::default() };
     house
         .agent(AgentSpec {
-            harness: Harness::Claude(Box::new(settings)),
             sandbox,
             env: BTreeMap::from([("ANTHROPIC_BASE_URL".to_owned(), stub.url())]),
             forward_env: vec!["ANTHROPIC_API_KEY".to_owned()],
-            start: Default::default(),
+            ..AgentSpec::new(Harness::Claude(Box::new(settings)))
         })
         .await;
     let mut options = WorkerOptions::new(&house.queue);
