@@ -13,6 +13,7 @@ mod context;
 mod printer;
 mod render;
 mod resolve;
+mod schedule;
 mod stop;
 mod table;
 mod text;

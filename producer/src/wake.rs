@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast_protocol::TurnId;
 use holdfast_shared::db::Db;
 use holdfast_shared::db::submit::Accepted;
-use holdfast_shared::queue::{Published, Publisher, WakeUp};
+use holdfast_shared::queue::{Publisher, Sent, WakeUp, send};
 
 use crate::context::Context;
 use crate::printer;
@@ -19,9 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub async fn turn(context: &Context, queue: &str, accepted: &Accepted) -> Result<(), Stop> {
     let Some(outbox) = accepted.outbox else { return Ok(()) };
     let db = context.db().await?;
-    if let Some(epoch) = db.may_announce(queue, accepted.turn).await?
-        && publish(context, db, queue, &[accepted.turn], epoch).await? == 1
+    let window = db.window().await?;
+    if let Some(place) = db.may_announce(queue, accepted.turn, window).await?
+        && publish(context, db, queue, vec![accepted.turn], place.epoch).await?.is_empty()
     {
+        db.mark_announced(accepted.turn, place).await?;
         db.delete_outbox(&[outbox]).await?;
     } else {
         db.release_outbox(&[outbox]).await?;
@@ -29,61 +31,45 @@ pub async fn turn(context: &Context, queue: &str, accepted: &Accepted) -> Result
     Ok(())
 }
 
-/// Announces what the window of these queues has room for.
+/// Announces the heads of these queues that go first.
 pub async fn queues(context: &Context, queues: impl IntoIterator<Item = &String>) -> Result<(), Stop> {
     let db = context.db().await?;
     let window = db.window().await?;
     for queue in queues {
-        let room = window - db.announced(queue, window).await?;
-        let candidates = if room > 0 { db.announce_candidates(queue, room).await? } else { Vec::new() };
-        if let Some(first) = candidates.first() {
-            let turns: Vec<TurnId> = candidates.iter().map(|candidate| candidate.turn).collect();
-            publish(context, db, queue, &turns, first.epoch).await?;
+        let heads = db.announce_candidates(queue, window).await?;
+        let Some(epoch) = heads.first().map(|head| head.epoch) else { continue };
+        let turns = heads.iter().map(|head| head.turn).collect();
+        let not_sent = publish(context, db, queue, turns, epoch).await?;
+        if !not_sent.is_empty() {
+            db.not_announced(&not_sent).await?;
         }
     }
     Ok(())
 }
 
-/// How many were confirmed; fewer only if the broker is down, and then it is no error.
-async fn publish(context: &Context, db: &Db, queue: &str, turns: &[TurnId], epoch: i64) -> Result<usize, Stop> {
-    let mut sent = Vec::new();
-    let sending = send(context, db, queue, turns, epoch, &mut sent);
-    let trouble = match tokio::time::timeout(PATIENCE, sending).await {
-        Ok(Ok(())) => None,
-        Ok(Err(why)) => Some(why),
-        Err(_) => Some(format!("no answer in {}s", PATIENCE.as_secs())),
+/// Those that were not confirmed; some only if the broker is down or has no such queue, and then it is no error.
+async fn publish(context: &Context, db: &Db, queue: &str, turns: Vec<TurnId>, epoch: i64) -> Result<Vec<TurnId>, Stop> {
+    let all = turns.clone();
+    let (not_sent, trouble) = match tokio::time::timeout(PATIENCE, send_all(context, db, queue, turns, epoch)).await {
+        Ok(Ok(sent)) => (sent.not_sent, sent.error.map(|error| chain(&error))),
+        Ok(Err(why)) => (all, Some(why)),
+        Err(_) => (all, Some(format!("no answer in {}s", PATIENCE.as_secs()))),
     };
     if let Some(why) = trouble.filter(|_| context.verbose) {
         printer::hint(&format!("no wake-up was sent ({why}); the workers find the turn by themselves"));
     }
-    for (turn, epoch) in &sent {
-        db.mark_announced(&[*turn], *epoch).await?;
-    }
-    Ok(sent.len())
+    Ok(not_sent)
 }
 
-async fn send(
-    context: &Context,
-    db: &Db,
-    queue: &str,
-    turns: &[TurnId],
-    mut epoch: i64,
-    sent: &mut Vec<(TurnId, i64)>,
-) -> Result<(), String> {
+async fn send_all(context: &Context, db: &Db, queue: &str, turns: Vec<TurnId>, epoch: i64) -> Result<Sent, String> {
     let publisher = Publisher::connect(context.config.amqp_url.reveal()).await.map_err(|e| chain(&e))?;
-    for turn in turns {
-        let mut published = publisher.wake(&WakeUp::new(*turn, queue, epoch)).await.map_err(|e| chain(&e))?;
-        if published == Published::Returned {
-            // The broker has no such queue: what was announced before is gone with it.
-            epoch = db.bump_epoch(queue).await.map_err(|e| chain(&e))?;
-            publisher.declare(queue).await.map_err(|e| chain(&e))?;
-            published = publisher.wake(&WakeUp::new(*turn, queue, epoch)).await.map_err(|e| chain(&e))?;
-        }
-        match published {
-            Published::Confirmed => sent.push((*turn, epoch)),
-            Published::Returned => return Err(format!("the broker has no queue `{queue}`")),
-        }
+    let wakes = turns.into_iter().map(|turn| WakeUp::new(turn, queue, epoch)).collect();
+    let sent = send(&publisher, wakes).await;
+    if sent.returned > 0 {
+        // The broker has no such queue: what was announced before is gone with it, and the workers announce it anew.
+        db.bump_epoch(queue).await.map_err(|e| chain(&e))?;
+        publisher.declare(queue).await.map_err(|e| chain(&e))?;
     }
     publisher.close().await;
-    Ok(())
+    Ok(sent)
 }

@@ -16,6 +16,7 @@ pub mod outbox;
 pub mod reach;
 pub mod redrive;
 pub mod runs;
+pub mod scheduling;
 pub mod submit;
 pub mod sweep;
 pub mod views;

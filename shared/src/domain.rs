@@ -2,11 +2,13 @@
 //! reads a clock or knows a database.
 
 pub mod agent;
+pub mod credential;
 pub mod input;
 pub mod policy;
 pub mod problem;
 pub mod repository;
 pub mod retry;
 pub mod sandbox;
+pub mod schedule;
 pub mod schema;
 pub mod turn;

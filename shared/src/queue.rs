@@ -34,5 +34,5 @@ pub use delivery::{Acked, Delivery, Received, Undecodable};
 pub use error::{QueueError, Result};
 pub use message::{BadMessage, MAX_BODY_BYTES, WakeUp};
 pub use publisher::{Published, Publisher};
-pub use relay::{Outbox, OutboxRow, RelayError, Tick, tick};
-pub use topology::{DEAD_LETTERS, Declared, QUEUE_HEADER, REASON_HEADER, broker_name};
+pub use relay::{Outbox, OutboxRow, RelayError, Sent, Tick, send, tick};
+pub use topology::{DEAD_LETTERS, Declared, QUEUE_HEADER, REASON_HEADER, broker_name, engine_queue};

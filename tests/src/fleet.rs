@@ -11,7 +11,9 @@ use holdfast_shared::db::runs::StagedCheckpoint;
 use holdfast_shared::db::submit::{NewTurn, Wish};
 use holdfast_shared::db::workers::{Liveness, WorkerInfo};
 use holdfast_shared::domain::agent::AgentSpec;
+use holdfast_shared::domain::credential::Credentials;
 use holdfast_shared::domain::policy::QueuePolicy;
+use holdfast_shared::domain::schedule::Schedule;
 use serde_json::json;
 
 /// Lease time of the workers here.
@@ -31,7 +33,16 @@ pub async fn submit(db: &Db, session: &str, prompt: &str) -> TurnId {
 
 /// Submits a turn; the agent is named as its harness.
 pub async fn submit_to(db: &Db, agent: &str, queue: &str, session: &str, prompt: &str) -> TurnId {
-    db.submit_turn(&new_turn(agent, queue, session, prompt)).await.expect("the turn is accepted").turn
+    accept(db, &new_turn(agent, queue, session, prompt)).await
+}
+
+pub async fn accept(db: &Db, turn: &NewTurn) -> TurnId {
+    db.submit_turn(turn).await.expect("the turn is accepted").turn
+}
+
+/// A turn of the agent `scripted` for the queue `default`, to be changed and accepted.
+pub fn request(session: &str, prompt: &str) -> NewTurn {
+    new_turn("scripted", "default", session, prompt)
 }
 
 /// A turn to be submitted; the agent is named as its harness.
@@ -53,6 +64,7 @@ pub fn new_turn(agent: &str, queue: &str, session: &str, prompt: &str) -> NewTur
         key: None,
         priority: 1,
         inputs: Default::default(),
+        schedule: Schedule::default(),
     }
 }
 
@@ -81,6 +93,7 @@ impl TestWorker {
             settled: false,
             lease_ttl: TTL,
             driving: vec![],
+            credentials: Credentials::default(),
         };
         Self { who, liveness: Some(liveness) }
     }

@@ -8,8 +8,9 @@ use clap::{Args, Parser, Subcommand};
 use holdfast_shared::config::Config;
 use holdfast_shared::db::Db;
 use holdfast_shared::db::workers::WorkerState;
+use holdfast_shared::domain::credential::Credentials;
 use holdfast_shared::domain::policy::Span;
-use holdfast_shared::queue::{AtStart, Consumer, ConsumerOptions, OnMissing, Publisher};
+use holdfast_shared::queue::{AtStart, Consumer, ConsumerOptions, OnMissing, Publisher, engine_queue};
 use holdfast_shared::store::PgStore;
 use holdfast_shared::telemetry::{LogFormat, init};
 use tokio::signal::unix::{SignalKind, signal};
@@ -215,15 +216,17 @@ async fn start(
         db.ensure_queue(queue).await.map_err(text)?;
     }
     let publisher = Publisher::lazy(config.amqp_url.reveal()).map_err(|error| error.one_line())?;
+    let own = engine_queue(&installation, &engine_id);
     let on_missing = {
         let db = db.clone();
+        let own = own.clone();
         OnMissing::new(move |queue: String| {
-            let db = db.clone();
-            async move { db.bump_epoch(&queue).await.map(|_| ()) }
+            let (db, has_epoch) = (db.clone(), queue != own);
+            async move { if has_epoch { db.bump_epoch(&queue).await.map(|_| ()) } else { Ok(()) } }
         })
     };
     let options = ConsumerOptions {
-        queues: queues.clone(),
+        queues: queues.iter().cloned().chain([own]).collect(),
         publisher: publisher.clone(),
         at_start: AtStart::MayPoll,
         on_missing,
@@ -235,6 +238,8 @@ async fn start(
         parked: config.parked,
         lease_ttl: config.lease_ttl.0,
         grace: run.grace.0,
+        credentials: Credentials::new(&installation, std::env::vars()),
+        installation,
     };
     let (sender, orphans) = mpsc::channel(64);
     let store = PgStore::new(db.clone());

@@ -1,18 +1,20 @@
-//! Sends wake-ups: outbox rows that are due, then heads that the window has room for. Every worker does so; a row is
-//! leased in a short transaction, published outside any, then deleted by its id, so a crash between only doubles one.
+//! Sends wake-ups: outbox rows of turns in flight, then the heads that go first. Every worker does so. A row is leased in a
+//! short transaction, published outside any, then deleted by its id, so a crash between only doubles one. A head is marked
+//! as announced, then published; a crash between leaves a mark that claims and idle slots see through.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use holdfast_protocol::TurnId;
+use holdfast_shared::db::outbox::Due;
 use holdfast_shared::db::{Db, DbError};
-use holdfast_shared::queue::{Outbox, OutboxRow, Published, QueueError, WakeUp, tick};
+use holdfast_shared::queue::{Outbox, OutboxRow, QueueError, WakeUp, send, tick};
 use tracing::{debug, warn};
 
 use crate::service::Worker;
 
 const BATCH: usize = 64;
+/// Rows of queued turns that are looked at in one statement.
+const SETTLE: i64 = 500;
 /// How long a row stays with the process that is publishing it.
 const ROW_LEASE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(500);
@@ -20,7 +22,6 @@ const TICK: Duration = Duration::from_millis(500);
 struct Rows {
     db: Db,
     queues: Vec<String>,
-    leased: Mutex<HashMap<i64, (TurnId, i64)>>,
 }
 
 impl Outbox for Rows {
@@ -28,34 +29,15 @@ impl Outbox for Rows {
 
     async fn lease_due(&self, limit: usize) -> Result<Vec<OutboxRow>, DbError> {
         let due = self.db.lease_outbox(&self.queues, limit as i64, ROW_LEASE).await?;
-        let unwanted: Vec<i64> = due.iter().filter(|row| !row.wanted).map(|row| row.id).collect();
-        if !unwanted.is_empty() {
-            self.db.delete_outbox(&unwanted).await?;
-        }
-        let mut leased = self.leased.lock().expect("never poisoned");
-        let wanted = due.into_iter().filter(|row| row.wanted).map(|row| {
-            leased.insert(row.id, (row.turn, row.epoch));
-            OutboxRow { id: row.id, queue: row.queue, turn: row.turn, epoch: row.epoch }
-        });
-        Ok(wanted.collect())
+        let row = |row: Due| OutboxRow { id: row.id, queue: row.queue, turn: row.turn, epoch: row.epoch };
+        Ok(due.into_iter().map(row).collect())
     }
 
     async fn done(&self, ids: &[i64]) -> Result<(), DbError> {
-        let mut by_epoch: HashMap<i64, Vec<TurnId>> = HashMap::new();
-        {
-            let mut leased = self.leased.lock().expect("never poisoned");
-            for (turn, epoch) in ids.iter().filter_map(|id| leased.remove(id)) {
-                by_epoch.entry(epoch).or_default().push(turn);
-            }
-        }
-        for (epoch, turns) in by_epoch {
-            self.db.mark_announced(&turns, epoch).await?;
-        }
         if ids.is_empty() { Ok(()) } else { self.db.delete_outbox(ids).await }
     }
 
     async fn release(&self, ids: &[i64]) -> Result<(), DbError> {
-        self.leased.lock().expect("never poisoned").retain(|id, _| !ids.contains(id));
         if ids.is_empty() { Ok(()) } else { self.db.release_outbox(ids).await }
     }
 
@@ -66,15 +48,20 @@ impl Outbox for Rows {
 
 /// Runs until the worker has stopped.
 pub async fn run(worker: Arc<Worker>) {
-    let rows = Rows { db: worker.db.clone(), queues: worker.settings.queues.clone(), leased: Mutex::default() };
+    let rows = Rows { db: worker.db.clone(), queues: worker.settings.queues.clone() };
     loop {
+        let mut more = false;
+        match rows.db.settle_outbox(&rows.queues, SETTLE).await {
+            Ok(settled) => more = settled >= SETTLE.unsigned_abs(),
+            Err(error) => debug!(%error, "the outbox cannot be read"),
+        }
         match tick(&rows, &worker.publisher, BATCH).await {
             Ok(done) => {
                 worker.metrics.published(done.confirmed, done.returned, usize::from(done.error.is_some()));
                 if let Some(error) = done.error {
                     debug!(error = %error.one_line(), "wake-ups wait for the broker");
-                } else if done.leased >= BATCH {
-                    continue;
+                } else {
+                    more |= done.leased >= BATCH;
                 }
             }
             Err(error) => debug!(%error, "the outbox cannot be read"),
@@ -84,6 +71,9 @@ pub async fn run(worker: Arc<Worker>) {
                 debug!(%why, %queue, "heads are not announced; idle slots look by themselves");
             }
         }
+        if more && !worker.stopped.is_cancelled() {
+            continue;
+        }
         tokio::select! {
             () = worker.stopped.cancelled() => return,
             () = worker.relay.notified() => {}
@@ -92,28 +82,25 @@ pub async fn run(worker: Arc<Worker>) {
     }
 }
 
-/// Announces heads while the window has room, best first.
+/// Announces the heads that go first and that the broker does not know of.
 async fn announce(worker: &Worker, queue: &str) -> Result<(), String> {
     let db = &worker.db;
-    let window = db.window().await.map_err(|e| e.to_string())?;
-    let room = window - db.announced(queue, window).await.map_err(|e| e.to_string())?;
-    if room <= 0 {
+    let text = |error: DbError| error.to_string();
+    let window = db.window().await.map_err(text)?;
+    let heads = db.announce_candidates(queue, window).await.map_err(text)?;
+    if heads.is_empty() {
         return Ok(());
     }
-    for head in db.announce_candidates(queue, room).await.map_err(|e| e.to_string())? {
-        match worker.publisher.wake(&WakeUp::new(head.turn, queue, head.epoch)).await {
-            Ok(Published::Confirmed) => {
-                db.mark_announced(&[head.turn], head.epoch).await.map_err(|e| e.to_string())?;
-                worker.metrics.published(1, 0, 0);
-            }
-            Ok(Published::Returned) => {
-                worker.metrics.published(0, 1, 0);
-                return declare(worker, queue).await.map_err(|error| error.one_line());
-            }
-            Err(error) => return Err(error.one_line()),
-        }
+    let wakes = heads.iter().map(|head| WakeUp::new(head.turn, queue, head.epoch)).collect();
+    let sent = send(&worker.publisher, wakes).await;
+    worker.metrics.published(sent.confirmed.len(), sent.returned, usize::from(sent.error.is_some()));
+    if !sent.not_sent.is_empty() {
+        db.not_announced(&sent.not_sent).await.map_err(text)?;
     }
-    Ok(())
+    if sent.returned > 0 {
+        declare(worker, queue).await.map_err(|error| error.one_line())?;
+    }
+    sent.error.map_or(Ok(()), |error| Err(error.one_line()))
 }
 
 /// Makes the broker's queue again; everything announced before is void.

@@ -12,6 +12,7 @@ use holdfast_protocol::TurnId;
 use holdfast_shared::db::Db;
 use holdfast_shared::db::lease::Claimant;
 use holdfast_shared::db::workers::WorkerInfo;
+use holdfast_shared::domain::credential::Credentials;
 use holdfast_shared::queue::Publisher;
 use holdfast_shared::store::PgStore;
 use tokio::sync::{Notify, mpsc};
@@ -33,6 +34,9 @@ pub struct Settings {
     pub parked: u32,
     pub lease_ttl: Duration,
     pub grace: Duration,
+    pub credentials: Credentials,
+    /// The installation's short name: names of engines' queues are made of it.
+    pub installation: String,
 }
 
 /// What every task of the worker shares.
@@ -149,6 +153,7 @@ impl Worker {
             incarnation: liveness.incarnation,
             settled: liveness.since.is_some_and(|since| since.elapsed() >= self.settings.lease_ttl),
             lease_ttl: self.settings.lease_ttl,
+            credentials: self.settings.credentials.clone(),
         }
     }
 

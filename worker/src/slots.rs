@@ -13,7 +13,7 @@ use holdfast_shared::db::end::RunEnd;
 use holdfast_shared::db::lease::{Claim, Decline, Grant, Lease};
 use holdfast_shared::domain::policy::QueuePolicy;
 use holdfast_shared::domain::retry::Spent;
-use holdfast_shared::queue::{Consumer, Delivery, Received};
+use holdfast_shared::queue::{Consumer, Delivery, Received, WakeUp, engine_queue};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tracing::{debug, error, warn};
 
@@ -23,6 +23,8 @@ use crate::service::Worker;
 
 /// Longest wait for an answer of the database; its own statement timeout is shorter.
 const ANSWER: Duration = Duration::from_secs(40);
+/// Longest wait for the broker to take a forwarded wake-up.
+const FORWARD: Duration = Duration::from_secs(3);
 /// A turn that cannot be claimed for a reason that will not pass waits this long, so that it holds no other up.
 const PUT_OFF: Duration = Duration::from_secs(30);
 
@@ -178,6 +180,8 @@ fn start(worker: &Arc<Worker>, identity: Arc<Identity>, grant: Grant, slot: Owne
         owner.driving.lock().expect("never poisoned").remove(&lease.turn);
         owner.metrics.slot_freed();
         drop(slot);
+        // What it held under a cap is free: whoever waited for that is to be announced.
+        owner.nudge_relay(true);
     });
 }
 
@@ -193,9 +197,20 @@ async fn abandon(worker: &Worker, identity: &Identity, lease: &Lease, policy: &Q
     }
 }
 
-fn declined(worker: &Worker, wake: &Wake, why: Decline) {
+fn declined(worker: &Arc<Worker>, wake: &Wake, why: Decline) {
     debug!(turn = %wake.turn(), why = why.name(), "nothing to do for this wake-up");
+    if why == Decline::Elsewhere {
+        worker.background("forward", forward(Arc::clone(worker), wake.turn()));
+    }
     if let Wake::Delivered(delivery) = wake {
         worker.metrics.delivery(&delivery.queue, why.name());
     }
+}
+
+/// Tells the engine that has the computer of the turn's session. If this is lost, the wake-up that the claim left comes.
+async fn forward(worker: Arc<Worker>, turn: TurnId) {
+    let Ok(Some(engine)) = worker.db.warm_engine(turn).await else { return };
+    let queue = engine_queue(&worker.settings.installation, &engine);
+    let sent = tokio::time::timeout(FORWARD, worker.publisher.wake(&WakeUp::new(turn, queue, 0))).await;
+    debug!(%turn, %engine, ?sent, "left to the engine of its computer");
 }

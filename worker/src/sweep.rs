@@ -53,6 +53,9 @@ pub async fn keep_house(worker: Arc<Worker>) {
         }
         destroy_retired(&worker).await;
         let _ = worker.db.fold_depths().await;
+        // Who waits for a place or for a credential, and has missed that there is one.
+        let opened = worker.db.open_waiting().await.unwrap_or(0) + worker.db.open_limits().await.unwrap_or(0);
+        worker.nudge_relay(opened > 0);
         // What a submitter that died between opening and releasing a batch left behind.
         let _ = worker.db.release_batches().await;
         if compared.elapsed() >= UNKNOWN {

@@ -1,9 +1,24 @@
 //! One line of a batch file. Pure.
 
 use holdfast_shared::domain::problem::unknown;
+use holdfast_shared::domain::schedule::{Priority, Schedule};
 use serde_json::{Map, Value};
 
-const FIELDS: &[&str] = &["prompt", "session", "agent", "queue", "key", "metadata", "priority"];
+use crate::schedule;
+
+const FIELDS: &[&str] = &[
+    "prompt",
+    "session",
+    "agent",
+    "queue",
+    "key",
+    "metadata",
+    "priority",
+    "concurrency_key",
+    "on_failure",
+    "at",
+    "delay",
+];
 
 /// What a line says.
 #[derive(Clone, PartialEq, Debug)]
@@ -14,7 +29,8 @@ pub struct Line {
     pub queue: Option<String>,
     pub key: Option<String>,
     pub metadata: Value,
-    pub priority: i16,
+    pub priority: Option<Priority>,
+    pub schedule: Schedule,
 }
 
 impl Line {
@@ -43,22 +59,14 @@ impl Line {
                     Value::Null
                 }
             },
-            priority: match fields.remove("priority") {
-                None | Some(Value::Null) => 1,
-                Some(value) => value.as_i64().filter(|number| (0..=2).contains(number)).map_or_else(
-                    || {
-                        wrong.push("`priority` must be 0, 1 or 2".to_owned());
-                        1
-                    },
-                    |number| number as i16,
-                ),
-            },
+            priority: schedule::line_priority(&mut fields, &mut wrong),
+            schedule: schedule::line_schedule(&mut fields, &mut wrong),
         };
         if wrong.is_empty() { Ok(line) } else { Err(wrong.join("; ")) }
     }
 }
 
-fn text_field(fields: &mut Map<String, Value>, name: &str, wrong: &mut Vec<String>) -> Option<String> {
+pub fn text_field(fields: &mut Map<String, Value>, name: &str, wrong: &mut Vec<String>) -> Option<String> {
     match fields.remove(name) {
         None | Some(Value::Null) => None,
         Some(Value::String(text)) => Some(text),
@@ -71,19 +79,29 @@ fn text_field(fields: &mut Map<String, Value>, name: &str, wrong: &mut Vec<Strin
 
 #[cfg(test)]
 mod tests {
+    use holdfast_shared::domain::schedule::{OnFailure, Start};
+
     use super::*;
 
     #[test]
     fn lines_are_read_or_refused_with_all_that_is_wrong() {
         let line = Line::parse(br#"{"prompt":"p","session":"s","metadata":{"a":1},"priority":2,"key":null}"#);
         let line = line.expect("right");
-        assert_eq!((line.prompt.as_str(), line.session.as_deref(), line.key, line.priority), ("p", Some("s"), None, 2));
+        assert_eq!((line.prompt.as_str(), line.session.as_deref(), line.key), ("p", Some("s"), None));
+        assert_eq!(line.priority, Some(Priority::High));
+        let later =
+            Line::parse(br#"{"prompt":"p","priority":"low","concurrency_key":"k","on_failure":"hold","delay":"2h"}"#);
+        let later = later.expect("right");
+        assert_eq!((later.priority, later.schedule.concurrency_key.as_deref()), (Some(Priority::Low), Some("k")));
+        assert_eq!(later.schedule.on_failure, Some(OnFailure::Hold));
+        assert_eq!(later.schedule.start, Start::after("2h").expect("a delay"));
         let wrong = [
             "{",
             "[]",
             "{}",
             r#"{"promt":"x"}"#,
             r#"{"prompt":1,"session":[],"metadata":"x","priority":3,"colour":"red"}"#,
+            r#"{"prompt":"p","priority":"urgent","concurrency_key":7,"on_failure":"stop","at":"noon","delay":"1h"}"#,
         ];
         let texts = wrong.map(|text| Line::parse(text.as_bytes()).expect_err(text));
         insta::assert_snapshot!("lines", texts.join("\n"));

@@ -31,8 +31,9 @@ pub fn turn(namespace: &str, batch: &str, number: u64, line: Line, wish: Wish) -
         prompt: line.prompt,
         metadata: line.metadata,
         key: Some(line.key.unwrap_or_else(|| format!("batch:{batch}:{number}"))),
-        priority: line.priority,
         inputs: Default::default(),
+        priority: line.priority.unwrap_or_default().number(),
+        schedule: line.schedule,
     }
 }
 

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::lines::Line;
 use crate::context::Context;
 use crate::resolve;
+use crate::schedule::LineDefaults;
 use crate::stop::{Code, Stop};
 
 /// Longest line that is read, in bytes.
@@ -35,11 +36,18 @@ pub struct Wishes {
     queue: String,
     known: HashMap<(Option<String>, String), Result<Wish, String>>,
     max_depth: HashMap<String, u64>,
+    defaults: LineDefaults,
 }
 
 impl Wishes {
     pub fn new(agent: Option<String>, queue: String) -> Self {
-        Self { agent, queue, known: HashMap::new(), max_depth: HashMap::new() }
+        Self { agent, queue, known: HashMap::new(), max_depth: HashMap::new(), defaults: LineDefaults::default() }
+    }
+
+    /// What lines get that do not say otherwise.
+    pub fn otherwise(mut self, defaults: LineDefaults) -> Self {
+        self.defaults = defaults;
+        self
     }
 
     async fn of(&mut self, context: &Context, line: &Line) -> Result<Result<Wish, String>, Stop> {
@@ -77,6 +85,7 @@ impl Spool {
     pub async fn read(context: &Context, input: impl Read, mut wishes: Wishes) -> Result<Self, Stop> {
         let mut out = BufWriter::new(tempfile::tempfile()?);
         let (mut input, mut hash) = (BufReader::new(input), Sha256::new());
+        hash.update(wishes.defaults.text());
         let (mut number, mut lines, mut bad) = (0, 0, Vec::new());
         let (mut queues, mut keys) = (BTreeMap::new(), HashMap::new());
         loop {
@@ -120,12 +129,13 @@ impl Spool {
     pub fn lines(&self) -> Result<impl Iterator<Item = Result<(u64, Line), Stop>> + use<>, Stop> {
         (&self.file).seek(SeekFrom::Start(0))?;
         let file = self.file.try_clone()?;
-        Ok(BufReader::new(file).split(b'\n').map(|line| {
+        let defaults = self.wishes.defaults.clone();
+        Ok(BufReader::new(file).split(b'\n').map(move |line| {
             let line = line?;
             let space = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
             let number = std::str::from_utf8(&line[..space]).ok().and_then(|text| text.parse().ok());
             match (number, Line::parse(&line[space..])) {
-                (Some(number), Ok(line)) => Ok((number, line)),
+                (Some(number), Ok(line)) => Ok((number, defaults.fill(line))),
                 _ => Err(Stop::failed("the temporary copy of the file was changed")),
             }
         }))
@@ -147,7 +157,7 @@ async fn check(
     text: &[u8],
 ) -> Result<Result<Wish, String>, Stop> {
     let line = match Line::parse(text) {
-        Ok(line) => line,
+        Ok(line) => wishes.defaults.fill(line),
         Err(why) => return Ok(Err(why)),
     };
     if let Some(key) = &line.key

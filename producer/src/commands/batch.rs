@@ -22,7 +22,8 @@ pub enum BatchCommand {
     /// Submit every line of a JSONL file
     #[command(
         after_help = "A line: {\"prompt\": \"...\", \"session\"?: \"...\", \"agent\"?: \"...\", \"queue\"?: \"...\", \
-        \"key\"?: \"...\",\n         \"metadata\"?: {...}, \"priority\"?: 0|1|2}\n\
+        \"key\"?: \"...\",\n         \"metadata\"?: {...}, \"priority\"?: \"high|normal|low\", \"concurrency_key\"?: \"...\",\n         \
+        \"on_failure\"?: \"continue|hold|cancel_rest\", \"at\"?: \"TIME\", \"delay\"?: \"2h\"}\n\
         A line without a session gets one of its own, named after the batch and the line.\n\n\
         Examples:\n  holdfast batch submit tasks.jsonl --agent coder --watch\n  \
         generate-tasks | holdfast batch submit - --name nightly-2026-11-29"

@@ -1,16 +1,20 @@
-//! `holdfast queue`: applies queues files and shows policies and depths. A file is applied whole or not at all.
+//! `holdfast queue`: applies queues files, shows policies and depths, pauses queues and waits for them to run empty. A file
+//! is applied whole or not at all; a pause is one row and stays until somebody resumes the queue.
 
 use clap::Subcommand;
 use holdfast_shared::db::catalog::Applied;
-use holdfast_shared::domain::policy::read_queues;
+use holdfast_shared::domain::policy::{Span, read_queues};
 use serde_json::json;
 
 use super::read_file;
 use crate::context::Context;
 use crate::printer;
-use crate::resolve;
 use crate::stop::Stop;
 use crate::table::Rows;
+
+mod diff;
+mod pause;
+mod show;
 
 #[derive(Subcommand)]
 pub enum QueueCommand {
@@ -18,16 +22,44 @@ pub enum QueueCommand {
     #[command(after_help = "Example file:\n  [queue.default]\n  max_attempts  = 3\n  \
         retry_on      = [\"sandbox_lost\", \"worker_lost\", \"model_overloaded\", \"rate_limited\"]\n  \
         backoff       = { initial = \"5s\", factor = 2.0, max = \"5m\", jitter = \"full\" }\n  \
-        turn_timeout  = \"1h\"\n  stall_timeout = \"10m\"\n  concurrency   = 0\n\n\
+        turn_timeout  = \"1h\"\n  stall_timeout = \"10m\"\n  concurrency   = 0\n  \
+        concurrency_per_namespace = 0    # of each namespace, 0 = no cap\n  \
+        concurrency_per_key = 1          # of each `submit --concurrency-key`\n  \
+        on_failure    = \"continue\"       # or \"hold\", \"cancel_rest\": the rest of a failed turn's session\n  \
+        affinity_wait = \"2s\"             # how long a turn is left to the engine of its warm computer\n  \
+        [queue.default.retry.sandbox_lost]\n  max_attempts  = 5\n  backoff       = { initial = \"1s\" }\n\n\
         A turn that waits takes the newest revision when it starts; one in flight keeps its own.")]
     Apply {
         /// The file, `-` for stdin
         file: String,
     },
+    /// Show what `apply` would change, field by field; changes nothing
+    #[command(after_help = "Example: holdfast queue diff queues.toml")]
+    Diff {
+        /// The file, `-` for stdin
+        file: String,
+    },
     /// List the queues with what waits and runs in them
     Ls,
-    /// Show a queue's policy as TOML
+    /// Show a queue: what waits, what runs, what holds it up, and its policy as TOML
+    #[command(after_help = "What waits and runs goes to stderr, the policy to stdout:\n  \
+        holdfast queue show default > queues.toml")]
     Show { name: String },
+    /// Start nothing more of a queue; what runs goes on, submissions are accepted
+    Pause { name: String },
+    /// Go on with a paused queue
+    Resume { name: String },
+    /// Pause a queue and wait until nothing of it runs any more
+    #[command(
+        after_help = "Interrupted or timed out, the queue stays paused; `holdfast queue resume NAME` goes on.\n\n\
+        Example: holdfast queue drain default --timeout 30m && systemctl stop holdfast-worker"
+    )]
+    Drain {
+        name: String,
+        /// Stop waiting after this time (5s, 10m, 1h); the queue stays paused
+        #[arg(long, value_name = "TIME")]
+        timeout: Option<Span>,
+    },
 }
 
 pub async fn run(context: &Context, command: QueueCommand) -> Result<(), Stop> {
@@ -38,47 +70,13 @@ pub async fn run(context: &Context, command: QueueCommand) -> Result<(), Stop> {
             print_applied(context, "queue", "revision", queues.iter().map(|(name, _)| name.as_str()).zip(applied));
             Ok(())
         }
-        QueueCommand::Ls => list(context).await,
-        QueueCommand::Show { name } => show(context, &name).await,
+        QueueCommand::Diff { file } => diff::run(context, &file).await,
+        QueueCommand::Ls => show::list(context).await,
+        QueueCommand::Show { name } => show::one(context, &name).await,
+        QueueCommand::Pause { name } => pause::pause(context, &name).await,
+        QueueCommand::Resume { name } => pause::resume(context, &name).await,
+        QueueCommand::Drain { name, timeout } => pause::drain(context, &name, timeout).await,
     }
-}
-
-async fn list(context: &Context) -> Result<(), Stop> {
-    let queues = context.db().await?.queue_views().await?;
-    if context.json {
-        printer::json(&queues);
-        return Ok(());
-    }
-    let mut rows =
-        Rows::new(&["queue", "revision", "queued", "due", "announced", "running", "cap", "attempts", "timeout"]);
-    for queue in &queues {
-        let policy = &queue.policy;
-        rows.row([
-            if queue.paused { format!("{} (paused)", queue.queue) } else { queue.queue.clone() },
-            queue.revision.to_string(),
-            queue.queued.to_string(),
-            queue.due.to_string(),
-            queue.announced.to_string(),
-            queue.running.to_string(),
-            if policy.concurrency == 0 { "-".to_owned() } else { policy.concurrency.to_string() },
-            policy.max_attempts.to_string(),
-            policy.turn_timeout.to_string(),
-        ]);
-    }
-    rows.print("no queue yet; `default` is made by the first submission");
-    Ok(())
-}
-
-async fn show(context: &Context, name: &str) -> Result<(), Stop> {
-    let queue = resolve::queue(context, name).await?;
-    if context.json {
-        printer::json(&queue);
-        return Ok(());
-    }
-    let policy = json!({ "queue": { name: queue.policy } });
-    printer::say(format!("revision {}", queue.revision));
-    printer::line(toml::to_string_pretty(&policy).unwrap_or_else(|_| policy.to_string()).trim_end());
-    Ok(())
 }
 
 /// What an apply did, row by row.

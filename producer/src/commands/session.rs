@@ -3,7 +3,9 @@
 
 use clap::Subcommand;
 use holdfast_protocol::SessionId;
+use holdfast_shared::db::scheduling::Released;
 use holdfast_shared::db::views::SessionView;
+use serde_json::json;
 
 use crate::batch::report::changes;
 use crate::context::Context;
@@ -23,6 +25,11 @@ pub enum SessionCommand {
     },
     /// Show a session: its computer, its recovery point, what it waits for
     Show { session: String },
+    /// Go on with a session that is held since a turn of it failed
+    #[command(after_help = "A session is held where on_failure is `hold` (of the turn, its batch or its queue).\n\
+        Its next turn starts from the last recovery point. To try the failed turn again: `holdfast run retry ID`.\n\n\
+        Example: holdfast session resume s1")]
+    Resume { session: String },
     /// List the turns of a session in order
     Log { session: String },
     /// List the files of the recovery point, or print one of them
@@ -46,6 +53,7 @@ pub async fn run(context: &Context, command: SessionCommand) -> Result<(), Stop>
     match command {
         SessionCommand::Ls { limit } => list(context, limit).await,
         SessionCommand::Show { session } => show(context, &session).await,
+        SessionCommand::Resume { session } => resume(context, &session).await,
         SessionCommand::Log { session } => log(context, &session).await,
         SessionCommand::Files { session, path } => tree::files(context, &session, path.as_deref()).await,
         SessionCommand::Export { session, out } => tree::export(context, &session, &out).await,
@@ -101,8 +109,63 @@ async fn show(context: &Context, name: &str) -> Result<(), Stop> {
     Ok(())
 }
 
+/// Ends the hold; a session that is not held is left as it is.
+async fn resume(context: &Context, name: &str) -> Result<(), Stop> {
+    let session = resolve::session(context, name).await?;
+    let released = context.db().await?.release_hold(SessionId(session.id)).await?;
+    let next = match &released {
+        Released::GoesOn(Some(next)) => {
+            crate::wake::queues(context, [&next.queue]).await?;
+            Some(next.turn)
+        }
+        Released::GoesOn(None) | Released::NotHeld => None,
+    };
+    if context.json {
+        let was_held = released != Released::NotHeld;
+        printer::json(&json!({ "session": session.session, "was_held": was_held, "next_turn": next }));
+    } else if released == Released::NotHeld {
+        printer::say(format!("session {} is not held", session.session));
+    } else {
+        let next = next.map_or("nothing waits in it".to_owned(), |turn| format!("next is {turn}"));
+        printer::say(format!("session {} goes on; {next}", session.session));
+    }
+    Ok(())
+}
+
+/// Why nothing of a held session starts, and how to go on.
+fn held(session: &SessionView) -> Option<String> {
+    session.held_at?;
+    let turn = session.held_seq.map_or("a turn".to_owned(), |seq| format!("turn {seq}"));
+    let class = session.held_class.as_ref().map_or(String::new(), |class| format!(" ({class})"));
+    let again = session.held_by.map_or(String::new(), |turn| {
+        format!(", or try it again with `holdfast run retry {}`", holdfast_protocol::TurnId(turn))
+    });
+    let name = &session.session;
+    let mut text = format!("held since {turn} failed{class}: go on with `holdfast session resume {name}`{again}");
+    if session.open > 0 {
+        text.push_str(&format!("; {} behind it", text::count(session.open, "turn")));
+    }
+    Some(text)
+}
+
+/// What a queued head waits for besides its time.
+fn waits_for(scope: &str) -> String {
+    match scope.split_once('/') {
+        Some(("credential", hash)) => {
+            format!("waits for credential {}, which its provider limits", &hash[..hash.len().min(8)])
+        }
+        Some(("key", rest)) => {
+            format!("waits for its concurrency key `{}`", rest.splitn(3, '/').last().unwrap_or_default())
+        }
+        _ => format!("waits for {scope}"),
+    }
+}
+
 /// What its head does, and who waits behind it.
 fn now(session: &SessionView) -> String {
+    if let Some(held) = held(session) {
+        return held;
+    }
     let (Some(state), Some(turn)) = (&session.head_state, session.head_turn) else { return "idle".to_owned() };
     let mut text = format!("{} {}", holdfast_protocol::TurnId(turn), coloured(state));
     if let Some(wait) = session.head_due_in.filter(|wait| state == "queued" && *wait > 0.5) {
@@ -110,6 +173,9 @@ fn now(session: &SessionView) -> String {
         if let Some(class) = &session.head_class {
             text.push_str(&format!(" after {class}"));
         }
+    }
+    if let Some(scope) = session.head_waits_for.as_deref().filter(|_| state == "queued") {
+        text.push_str(&format!(", {}", waits_for(scope)));
     }
     if session.open > 1 {
         text.push_str(&format!("; {} behind it", text::count(session.open - 1, "turn")));

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::printer;
 use crate::resolve;
+use crate::schedule::ScheduleArgs;
 use crate::stop::Stop;
 use crate::wake;
 use crate::watch::attached;
@@ -20,7 +21,8 @@ use crate::watch::turn::{Show, Until, follow};
 #[command(after_help = "Examples:\n  \
     holdfast submit --agent coder \"Write hello.py that prints hello and run it.\" --follow\n  \
     holdfast submit --session s1 \"Now add tests.\" --wait --json\n  \
-    git diff | holdfast submit --agent reviewer --key review-4711 -")]
+    git diff | holdfast submit --agent reviewer --key review-4711 -\n  \
+    holdfast submit --agent coder --priority low --delay 2h --concurrency-key repo-x \"Update the dependencies.\"")]
 pub struct SubmitArgs {
     /// What the agent is to do, `-` for stdin
     prompt: String,
@@ -36,9 +38,8 @@ pub struct SubmitArgs {
     /// Submitting the same key again answers with the first turn
     #[arg(short, long)]
     key: Option<String>,
-    /// 0 (last) to 2 (first)
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i16).range(0..=2))]
-    priority: i16,
+    #[command(flatten)]
+    schedule: ScheduleArgs,
     /// JSON to keep with the turn
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
@@ -131,7 +132,8 @@ fn new_turn(
         prompt,
         metadata,
         key: args.key.clone(),
-        priority: args.priority,
+        priority: args.schedule.priority.number(),
+        schedule: args.schedule.read()?,
         inputs: Default::default(),
     })
 }

@@ -123,7 +123,7 @@ impl Db {
                 "with picked as (
                      select id from turns where batch_id = $1 and id > $2 and state = 'queued'
                        and due_at = '9999-12-31 00:00:00+00' order by id limit $3),
-                      freed as (update turns set due_at = clock_timestamp()
+                      freed as (update turns set due_at = greatest(clock_timestamp(), not_before)
                                 where id in (select id from picked) and state = 'queued' returning id)
                  select (select id from picked order by id desc limit 1), (select count(*) from freed)",
             )

@@ -16,14 +16,39 @@ use super::{Db, DbError, Result};
 use crate::domain::retry::Spent;
 use crate::domain::turn::TurnState;
 
+mod affinity;
 mod fresh;
 mod rows;
 mod takeover;
 
+/// Whether a head that goes first is claimed first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Order {
+    Ranked,
+    Any,
+}
+
 impl Db {
-    /// Claims the turn if it is its session's head and nobody alive holds the session.
+    /// Claims the turn if it is its session's head and nobody alive holds the session. Where another head of the queue
+    /// goes first, that one is claimed instead and this one stays due; the grant says which.
     pub async fn claim(&self, turn: TurnId, who: &Claimant) -> Result<Claim> {
-        match self.try_claim(turn, who).await {
+        // Whoever goes first may be taken by others at this moment, several times over.
+        for _ in 0..3 {
+            match self.claim_one(turn, who, Order::Ranked).await? {
+                Claim::Declined(Decline::Outranked(better)) => {
+                    let claim = self.claim_one(better, who, Order::Any).await?;
+                    if matches!(claim, Claim::Granted(_)) {
+                        return Ok(claim);
+                    }
+                }
+                claim => return Ok(claim),
+            }
+        }
+        self.claim_one(turn, who, Order::Any).await
+    }
+
+    async fn claim_one(&self, turn: TurnId, who: &Claimant, order: Order) -> Result<Claim> {
+        match self.try_claim(turn, who, order).await {
             // The session row is busy for longer than the lock timeout: a later wake-up looks again.
             Err(DbError::Sql(sqlx::Error::Database(error))) if error.code().as_deref() == Some("55P03") => {
                 self.wake_later(turn, Duration::from_secs(1)).await?;
@@ -33,7 +58,7 @@ impl Db {
         }
     }
 
-    async fn try_claim(&self, turn: TurnId, who: &Claimant) -> Result<Claim> {
+    async fn try_claim(&self, turn: TurnId, who: &Claimant, order: Order) -> Result<Claim> {
         let mut tx = self.pool().begin().await?;
         let session: Option<SessionRow> = sqlx::query_as(
             "select id, namespace, name, recovery_point, native_conversation, repository from sessions
@@ -52,7 +77,7 @@ impl Db {
         }
         let binding = rows::binding_row(&mut tx, session.id).await?;
         let claim = if row.state == "queued" {
-            fresh::fresh(&mut tx, turn, session, row, binding, who).await?
+            fresh::fresh(&mut tx, turn, session, row, binding, who, order).await?
         } else {
             takeover::take_over(&mut tx, turn, session, row, binding, who).await?
         };
@@ -63,7 +88,7 @@ impl Db {
     /// The turn is looked at again later, with a wake-up.
     pub async fn put_off(&self, turn: TurnId, by: Duration) -> Result<()> {
         sqlx::query(
-            "with t as (update turns set due_at = clock_timestamp() + $2 * interval '1 second'
+            "with t as (update turns set due_at = clock_timestamp() + $2 * interval '1 second', rank = null
                         where id = $1 and state = 'queued' returning id, queue, due_at)
              insert into outbox (queue, turn_id, due_at) select queue, id, due_at from t",
         )

@@ -10,6 +10,7 @@ use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
 use super::lease::Lease;
+use super::scheduling::{caps, hold, limits};
 use super::submit::depth;
 use super::{Db, DbError, Result};
 use crate::domain::policy::{Jitter, QueuePolicy};
@@ -107,7 +108,8 @@ impl Db {
                 publication.checkpoint
             )));
         }
-        let next = advance(&mut tx, lease.session.0).await?;
+        let over = Over { turn: lease.turn.0, run: lease.run.0, succeeded: true };
+        let next = next_head(&mut tx, lease.session.0, Some(over)).await?;
         sqlx::query(
             "update sandbox_bindings set state = 'parking', turn_id = null, run_id = null, warm_at_checkpoint = $2,
                     warm_until = clock_timestamp() + $3 * interval '1 second', updated_at = clock_timestamp()
@@ -199,7 +201,7 @@ pub(super) async fn end_run(
             .bind(cancelled)
             .fetch_one(&mut **tx)
             .await?;
-    let ended = cancelled || !matches!(decision.verdict, Verdict::Retry { .. });
+    let is_over = cancelled || !matches!(decision.verdict, Verdict::Retry { .. });
     let (state, class) = match decision.verdict {
         _ if cancelled => ("cancelled", FailureClass::Cancelled),
         Verdict::Retry { .. } => ("queued", end.class),
@@ -210,7 +212,7 @@ pub(super) async fn end_run(
     let jitter = if decision.jitter == Jitter::Full { 1.0 } else { 0.0 };
     sqlx::query(
         "update turns set state = $2, class = $3, error = $4, attempts = attempts + $5, setup_attempts = setup_attempts + $6,
-                head = not $7, run_id = case when $7 then run_id end,
+                head = not $7, run_id = case when $7 then run_id end, rank = null, waits_for = null,
                 ended_at = case when $7 then clock_timestamp() end,
                 announced_at = case when $7 then announced_at end,
                 limited_since = case when $3 = 'rate_limited' then coalesce(limited_since, clock_timestamp()) end,
@@ -225,16 +227,25 @@ pub(super) async fn end_run(
     .bind(&end.error)
     .bind(i32::from(burned))
     .bind(setup)
-    .bind(ended)
+    .bind(is_over)
     .bind(decision.delay.as_secs_f64())
     .bind(jitter)
     .bind(end.retry_at_ms.map(|ms| ms as f64))
     .execute(&mut **tx)
     .await?;
     retire_and_free(tx, session.0, class.as_str()).await?;
-    if ended {
-        return advance(tx, session.0).await;
+    if class == FailureClass::RateLimited {
+        limits::shut(tx, run, end.retry_at_ms, decision.delay).await?;
     }
+    if is_over {
+        if !cancelled {
+            hold::after_failure(tx, session.0, turn.0, policy).await?;
+        }
+        let over = Over { turn: turn.0, run: run.0, succeeded: false };
+        return next_head(tx, session.0, Some(over)).await;
+    }
+    limits::probe_is_over(tx, turn).await?;
+    caps::free(tx, turn.0).await?;
     depth::add(tx, &queue, 1).await?;
     sqlx::query("insert into outbox (queue, turn_id, due_at) select queue, id, due_at from turns where id = $1")
         .bind(turn.0)
@@ -261,19 +272,50 @@ async fn retire_and_free(tx: &mut Transaction<'_, Postgres>, session: Uuid, reas
     Ok(())
 }
 
-/// Makes the first open turn of the session its head and leaves its wake-up. A later statement than the one that ended
-/// the turn before it, under the session row.
+/// Makes the first open turn of the session its head and leaves its wake-up, unless the session is held. A later
+/// statement than the one that ended the turn before it, under the session row.
 pub(super) async fn advance(tx: &mut Transaction<'_, Postgres>, session: Uuid) -> Result<Option<NextHead>> {
+    next_head(tx, session, None).await
+}
+
+/// A turn that was in flight and is over.
+#[derive(Clone, Copy)]
+struct Over {
+    turn: Uuid,
+    run: Uuid,
+    succeeded: bool,
+}
+
+/// In the same statement a turn that is over gives back its places, opens the first that waits for each, and tells its
+/// credential, if that is limited, whether it got through.
+async fn next_head(tx: &mut Transaction<'_, Postgres>, session: Uuid, over: Option<Over>) -> Result<Option<NextHead>> {
     let next: Option<(Uuid, String)> = sqlx::query_as(
-        "with next as (
+        "with told as (
+             update credential_limits l
+             set allowed = case when $4 and l.until <= clock_timestamp() then greatest(1, l.allowed * 2) else l.allowed end,
+                 probe_turn = nullif(l.probe_turn, $2),
+                 probe_until = case when l.probe_turn = $2 then null else l.probe_until end
+             from runs r where r.id = $3 and l.credential = r.credential),
+         freed as (
+             update cap_slots set holder = null, turn_id = null, taken_at = null where turn_id = $2 returning scope),
+         opened as (
+             update turns set waits_for = null where id in (
+                 select w.id from freed f cross join lateral (
+                     select id from turns where state = 'queued' and waits_for = f.scope
+                     order by priority desc, due_at, id limit 1 for no key update skip locked) w)),
+         next as (
              update turns set head = true where id = (
                  select id from turns where session_id = $1 and state not in ('succeeded', 'failed', 'dead', 'cancelled')
                  order by seq limit 1) and not head
+               and not exists (select from sessions where id = $1 and held_at is not null)
              returning id, queue, due_at),
          wake as (insert into outbox (queue, turn_id, due_at) select queue, id, due_at from next)
          select id, queue from next",
     )
     .bind(session)
+    .bind(over.map(|over| over.turn))
+    .bind(over.map(|over| over.run))
+    .bind(over.is_some_and(|over| over.succeeded))
     .fetch_optional(&mut **tx)
     .await?;
     Ok(next.map(|(turn, queue)| NextHead { turn: TurnId(turn), queue }))

@@ -31,6 +31,11 @@ impl Db {
         let workers = sqlx::query_as::<_, (String, i64)>(
             "select state, count(*) from workers where lease_until > clock_timestamp() group by state",
         );
+        let waiting = sqlx::query_as::<_, (String, String, i64)>(
+            "select queue, split_part(waits_for, '/', 1), count(*) from turns
+             where state = 'queued' and waits_for is not null group by 1, 2",
+        );
+        let limited = sqlx::query_scalar::<_, i64>("select count(*) from credential_limits");
         let heads = heads.fetch_all(self.pool()).await?;
         let (outbox, outbox_due, retired_computers, dead_deliveries) = counts.fetch_one(self.pool()).await?;
         Ok(FleetSnapshot {
@@ -42,6 +47,8 @@ impl Db {
             workers: workers.fetch_all(self.pool()).await?,
             retired_computers,
             dead_deliveries,
+            limited_credentials: limited.fetch_one(self.pool()).await?,
+            waiting_heads: waiting.fetch_all(self.pool()).await?,
         })
     }
 }

@@ -6,6 +6,7 @@ use holdfast_protocol::{CheckpointId, Fence, Generation, LeaseToken, ObjectId, R
 use uuid::Uuid;
 
 use crate::domain::agent::AgentSpec;
+use crate::domain::credential::Credentials;
 use crate::domain::input::TurnInputs;
 use crate::domain::policy::QueuePolicy;
 use crate::domain::repository::PinnedRepository;
@@ -28,6 +29,8 @@ pub struct Claimant {
     /// Turns that this process drives now. A turn that the database gives to this worker and that is not among them was
     /// claimed by a commit whose answer got lost: it is taken over like a dead worker's.
     pub driving: Vec<Uuid>,
+    /// Which credential each agent would use here.
+    pub credentials: Credentials,
 }
 
 /// A granted lease as every later write shows it.
@@ -112,6 +115,12 @@ pub enum Decline {
     NotDue,
     Paused,
     CapFull,
+    /// The provider limits its credential: it is parked until then.
+    Limited,
+    /// Its computer is parked on another engine, which may have it for a moment.
+    Elsewhere,
+    /// This turn goes first.
+    Outranked(TurnId),
     /// A live lease protects it.
     Held,
     /// Its lease is dead, but only a worker of its own engine may take it over yet.
@@ -132,6 +141,9 @@ impl Decline {
             Decline::NotDue => "not_due",
             Decline::Paused => "paused",
             Decline::CapFull => "cap_full",
+            Decline::Limited => "limited",
+            Decline::Elsewhere => "elsewhere",
+            Decline::Outranked(_) => "outranked",
             Decline::Held => "held",
             Decline::OtherEngine => "other_engine",
             Decline::Busy => "busy",

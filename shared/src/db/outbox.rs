@@ -1,9 +1,9 @@
-//! Wake-ups on their way to the broker. Two sources: outbox rows (retries, schedules, follow-ups, fresh submissions) and
-//! heads that are due and not announced in the queue's current epoch. Writes `outbox`, the announcement columns of `turns`
-//! and `queues.broker_epoch`.
+//! Wake-ups that are due at a time: retries, schedules, follow-ups, fresh submissions, runs to be taken over. Writes
+//! `outbox`, the announcement columns of `turns` and `queues.broker_epoch`.
 //!
-//! Publishing happens outside any transaction: rows are leased, published, then deleted by id; a turn is marked announced
-//! only after the broker's confirm. A crash in between means a second wake-up, never none.
+//! A row of a queued turn only says "look again": what is announced, and in which order, `scheduling` decides from the
+//! turns. A row of a turn in flight is published, outside any transaction: leased, published, then deleted by id. A crash
+//! in between means a second wake-up, never none.
 
 use std::time::Duration;
 
@@ -23,16 +23,6 @@ pub struct Due {
     pub queue: String,
     pub turn: TurnId,
     pub epoch: i64,
-    /// False when the turn is terminal or no head, or was announced since the row was due: delete the row, publish
-    /// nothing.
-    pub wanted: bool,
-}
-
-/// A head that may be announced.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Candidate {
-    pub turn: TurnId,
-    pub epoch: i64,
 }
 
 #[derive(FromRow)]
@@ -41,41 +31,61 @@ struct DueRow {
     queue: String,
     turn_id: Uuid,
     epoch: i64,
-    wanted: bool,
 }
 
 impl Db {
-    /// Leases up to `limit` due rows of these queues for `lease`. What nobody deletes by then is due again.
+    /// Due rows of turns that are queued or over: the turn's own row says what is to be done, so the outbox row is
+    /// removed, and a turn that was announced before the row was due counts as not announced. How many rows.
+    pub async fn settle_outbox(&self, queues: &[String], limit: i64) -> Result<u64> {
+        // A turn that is locked at this moment is left for the next look: its lock may end either way.
+        let settled: (i64,) = sqlx::query_as(
+            "with due as (
+                 select o.id, o.turn_id, greatest(o.created_at, o.due_at) as since
+                 from unnest($1::text[]) as q (name) cross join lateral (
+                     select id, turn_id, created_at, due_at from outbox
+                     where queue = q.name and due_at <= statement_timestamp()
+                       and (leased_until is null or leased_until < statement_timestamp())
+                     order by due_at, id limit $2 for update skip locked) o),
+             settled as (
+                 select d.id, d.since, t.id as turn from due d join turns t on t.id = d.turn_id
+                 where t.seq is not null and t.state not in ('starting', 'running', 'saving', 'stopping')
+                 for no key update of t skip locked),
+             again as (
+                 update turns t set announced_at = null, announced_epoch = null from settled s
+                 where t.id = s.turn and t.state = 'queued' and t.head and t.announced_at < s.since),
+             gone as (delete from outbox where id in (select id from settled) returning id)
+             select count(*) from gone",
+        )
+        .bind(queues)
+        .bind(limit)
+        .fetch_one(self.pool())
+        .await?;
+        Ok(settled.0.unsigned_abs())
+    }
+
+    /// Leases up to `limit` due rows of turns in flight for `lease`: they wake whoever takes a run over. What nobody
+    /// deletes by then is due again.
     pub async fn lease_outbox(&self, queues: &[String], limit: i64, lease: Duration) -> Result<Vec<Due>> {
         let rows: Vec<DueRow> = sqlx::query_as(
             "with picked as (
                  select o.id from unnest($1::text[]) as q(name) cross join lateral (
-                     select id from outbox
-                     where queue = q.name and due_at <= clock_timestamp()
-                       and (leased_until is null or leased_until < clock_timestamp())
-                     order by due_at, id limit $2 for update skip locked) o),
+                     select id, turn_id from outbox
+                     where queue = q.name and due_at <= statement_timestamp()
+                       and (leased_until is null or leased_until < statement_timestamp())
+                     order by due_at, id limit $2 for update skip locked) o
+                 join turns t on t.id = o.turn_id and t.state in ('starting', 'running', 'saving', 'stopping')),
              leased as (
                  update outbox set leased_until = clock_timestamp() + $3 * interval '1 second'
-                 where id in (select id from picked) returning id, queue, turn_id, greatest(created_at, due_at) as since)
-             select l.id, l.queue, l.turn_id, q.broker_epoch as epoch,
-                    t.state in ('starting', 'running', 'saving', 'stopping')
-                    or (t.state = 'queued' and t.head
-                        and (t.announced_at is null or t.announced_epoch is distinct from q.broker_epoch
-                             or t.announced_at < l.since)) as wanted
-             from leased l join turns t on t.id = l.turn_id join queues q on q.name = l.queue order by l.id",
+                 where id in (select id from picked) returning id, queue, turn_id)
+             select l.id, l.queue, l.turn_id, q.broker_epoch as epoch
+             from leased l join queues q on q.name = l.queue order by l.id",
         )
         .bind(queues)
         .bind(limit)
         .bind(lease.as_secs_f64())
         .fetch_all(self.pool())
         .await?;
-        let due = |row: DueRow| Due {
-            id: row.id,
-            queue: row.queue,
-            turn: TurnId(row.turn_id),
-            epoch: row.epoch,
-            wanted: row.wanted,
-        };
+        let due = |row: DueRow| Due { id: row.id, queue: row.queue, turn: TurnId(row.turn_id), epoch: row.epoch };
         Ok(rows.into_iter().map(due).collect())
     }
 
@@ -116,44 +126,6 @@ impl Db {
         Ok(count)
     }
 
-    /// Due heads that are not announced in the current epoch, in the order in which they should run. None while paused.
-    pub async fn announce_candidates(&self, queue: &str, limit: i64) -> Result<Vec<Candidate>> {
-        let rows: Vec<(Uuid, i64)> = sqlx::query_as(
-            "select t.id, q.broker_epoch from turns t join queues q on q.name = t.queue
-             where t.queue = $1 and t.state = 'queued' and t.head and t.due_at <= clock_timestamp() and not q.paused
-               and (t.announced_at is null or t.announced_epoch is distinct from q.broker_epoch)
-             order by t.priority desc, t.due_at, t.id
-             limit (
-                 select case when cap = 0 then $2 else least($2, greatest(0, cap - active)) end from (
-                     select coalesce((p.policy ->> 'concurrency')::bigint, 0) as cap,
-                            (select count(*) from turns a where a.queue = $1
-                             and a.state in ('starting', 'running', 'saving', 'stopping')) as active
-                     from queues c join queue_policies p on p.queue = c.name and p.revision = c.revision
-                     where c.name = $1) room)",
-        )
-        .bind(queue)
-        .bind(limit)
-        .fetch_all(self.pool())
-        .await?;
-        Ok(rows.into_iter().map(|(turn, epoch)| Candidate { turn: TurnId(turn), epoch }).collect())
-    }
-
-    /// Records confirmed announcements. A turn that was claimed meanwhile is left alone, and so is one whose claim was
-    /// declined meanwhile (epoch 0): its message is gone.
-    pub async fn mark_announced(&self, turns: &[TurnId], epoch: i64) -> Result<()> {
-        let ids: Vec<Uuid> = turns.iter().map(|turn| turn.0).collect();
-        sqlx::query(
-            "update turns set announced_at = clock_timestamp(), announced_epoch = $2
-             where id = any($1) and state = 'queued' and head
-               and (announced_epoch is distinct from 0 or announced_at < clock_timestamp() - interval '10 seconds')",
-        )
-        .bind(ids)
-        .bind(epoch)
-        .execute(self.pool())
-        .await?;
-        Ok(())
-    }
-
     /// The broker's queue had to be made anew: everything announced before counts for nothing. The new epoch.
     pub async fn bump_epoch(&self, queue: &str) -> Result<i64> {
         let (epoch,): (i64,) =
@@ -162,16 +134,5 @@ impl Db {
                 .fetch_one(self.pool())
                 .await?;
         Ok(epoch)
-    }
-
-    /// The epoch in which the submitter may publish this turn itself: the window has room and no due head that goes
-    /// first is waiting to be announced. `None` leaves it to the relay.
-    pub async fn may_announce(&self, queue: &str, turn: TurnId) -> Result<Option<i64>> {
-        let window = self.window().await?;
-        if self.announced(queue, window).await? >= window {
-            return Ok(None);
-        }
-        let first = self.announce_candidates(queue, 1).await?;
-        Ok(first.first().filter(|candidate| candidate.turn == turn).map(|candidate| candidate.epoch))
     }
 }

@@ -12,6 +12,8 @@ use serde_json::json;
 use sqlx::{FromRow, Postgres, Transaction};
 use uuid::Uuid;
 
+use super::end::advance;
+use super::scheduling::hold;
 use super::submit::{Refusal, SubmitError, depth};
 use super::{Db, Result};
 
@@ -52,6 +54,7 @@ struct Old {
     harness: String,
     agent_harness: String,
     agent: String,
+    held: bool,
 }
 
 #[derive(FromRow)]
@@ -82,7 +85,9 @@ impl Db {
         if !moved {
             make_room(&mut tx, &old).await?;
         }
-        let head = takes_the_lead(&mut tx, &old, seq).await?;
+        // A session that is held because of this very turn goes on with it; held because of another one it stays so.
+        let released = hold::release_hold_of(&mut tx, old.session_id, turn).await?;
+        let head = (released || !old.held) && takes_the_lead(&mut tx, &old, seq).await?;
         let new = TurnId::generate();
         copy(&mut tx, turn, &old, new, seq, head).await?;
         sqlx::query("update sessions set next_seq = next_seq + 1, updated_at = now() where id = $1")
@@ -90,6 +95,9 @@ impl Db {
             .execute(&mut *tx)
             .await?;
         depth::add(&mut tx, &old.queue, 1).await?;
+        if released && !head {
+            advance(&mut tx, old.session_id).await?;
+        }
         if head {
             sqlx::query("insert into outbox (queue, turn_id) values ($1, $2)")
                 .bind(&old.queue)
@@ -143,7 +151,7 @@ fn not_retried(turn: TurnId, why: impl Into<String>) -> Refusal {
 async fn old(tx: &mut Transaction<'_, Postgres>, turn: TurnId) -> Result<Option<Old>> {
     Ok(sqlx::query_as(
         "select t.session_id, s.name as session, s.state as session_state, t.seq, t.queue, t.state, s.next_seq,
-                a.version as agent_version, q.revision, s.harness, a.spec ->> 'harness' as agent_harness, t.agent
+                a.version as agent_version, q.revision, s.harness, a.spec ->> 'harness' as agent_harness, t.agent, s.held_at is not null as held
          from turns t join sessions s on s.id = t.session_id join queues q on q.name = t.queue
               cross join lateral (select version, spec from agents
                                   where namespace = t.namespace and name = t.agent order by version desc limit 1) a
@@ -202,7 +210,7 @@ async fn takes_the_lead(tx: &mut Transaction<'_, Postgres>, old: &Old, seq: i32)
     if !behind {
         // Epoch 0 is never the current one: what was announced before is void.
         sqlx::query(
-            "update turns set head = false, announced_at = clock_timestamp(), announced_epoch = 0
+            "update turns set head = false, announced_at = clock_timestamp(), announced_epoch = 0, rank = null, waits_for = null
              where session_id = $1 and head and state = 'queued'",
         )
         .bind(old.session_id)
@@ -226,6 +234,7 @@ async fn copy(
         "policy_revision": old.revision, "agent_version": old.agent_version, "class": null, "error": null,
         "announced_at": null, "announced_epoch": null, "run_id": null, "runs": 0, "attempts": 0, "setup_attempts": 0,
         "deaths": 0, "cancel_requested_at": null, "limited_since": null, "started_at": null, "ended_at": null,
+        "rank": null, "waits_for": null, "not_before": null,
     });
     sqlx::query(
         "insert into turns select n.* from turns t cross join lateral jsonb_populate_record(null::turns,

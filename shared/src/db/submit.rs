@@ -8,6 +8,7 @@ use sqlx::{FromRow, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::{Db, DbError, Result};
+use crate::domain::schedule::OnFailure;
 
 pub mod depth;
 pub mod turn;
@@ -56,7 +57,7 @@ impl Db {
                 DbError::Refused("the turn of this idempotency key vanished; submit again".to_owned()).into()
             });
         }
-        let outbox = if open { None } else { Some(wake(&mut tx, turn, id).await?) };
+        let outbox = if open { None } else { Some(wake(&mut tx, id).await?) };
         depth::add(&mut tx, &turn.wish.queue, 1).await?;
         tx.commit().await.map_err(DbError::from)?;
         Ok(Accepted {
@@ -138,10 +139,13 @@ async fn take_session(tx: &mut Transaction<'_, Postgres>, turn: &NewTurn) -> Res
     .await?)
 }
 
-/// Whether a turn of the session is not terminal. A statement of its own, after the session row is held.
+/// Whether a new turn of the session has to wait: one before it is not terminal, or the session is held. A statement of
+/// its own, after the session row is held.
 async fn open_before(tx: &mut Transaction<'_, Postgres>, session: Uuid) -> Result<bool> {
     let (open,): (bool,) = sqlx::query_as(
-        "select exists (select from turns where session_id = $1 and state not in ('succeeded', 'failed', 'dead', 'cancelled'))",
+        "select held_at is not null
+                or exists (select from turns where session_id = $1 and state not in ('succeeded', 'failed', 'dead', 'cancelled'))
+         from sessions where id = $1",
     )
     .bind(session)
     .fetch_one(&mut **tx)
@@ -159,8 +163,9 @@ async fn insert(
 ) -> Result<bool> {
     let inserted = sqlx::query(
         "insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, priority, prompt,
-                            metadata, idempotency_key, content_hash, state, head, inputs)
-         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'queued', $14, $15)
+                            metadata, idempotency_key, content_hash, state, head, concurrency_key, on_failure, due_at, inputs)
+         values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'queued', $14, $15, $16,
+                 greatest(clock_timestamp() + $17 * interval '1 second', $18), $19)
          on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing",
     )
     .bind(id.0)
@@ -177,6 +182,10 @@ async fn insert(
     .bind(&turn.key)
     .bind(turn.content_hash())
     .bind(head)
+    .bind(&turn.schedule.concurrency_key)
+    .bind(turn.schedule.on_failure.map(OnFailure::name))
+    .bind(turn.schedule.start.after_seconds())
+    .bind(turn.schedule.start.time())
     .bind(turn.inputs_json())
     .execute(&mut **tx)
     .await?;
@@ -184,11 +193,12 @@ async fn insert(
 }
 
 /// The wake-up of a head, kept from the relay for the moment in which the submitter publishes it.
-async fn wake(tx: &mut Transaction<'_, Postgres>, turn: &NewTurn, id: TurnId) -> Result<i64> {
+async fn wake(tx: &mut Transaction<'_, Postgres>, id: TurnId) -> Result<i64> {
     let (row,): (i64,) = sqlx::query_as(
-        "insert into outbox (queue, turn_id, leased_until) values ($1, $2, clock_timestamp() + $3::interval) returning id",
+        "insert into outbox (queue, turn_id, due_at, leased_until)
+         select queue, id, due_at, case when due_at <= clock_timestamp() then clock_timestamp() + $2::interval end
+         from turns where id = $1 returning id",
     )
-    .bind(&turn.wish.queue)
     .bind(id.0)
     .bind(OWN_PUBLISH)
     .fetch_one(&mut **tx)

@@ -25,29 +25,6 @@ pub struct KnownComputer {
 }
 
 impl Db {
-    /// The next due head of these queues, for a slot that heard nothing from the broker. Queues that are paused or at
-    /// their cap are left out, so that they hold nobody else up.
-    pub async fn next_due(&self, queues: &[String]) -> Result<Option<TurnId>> {
-        let row: Option<(Uuid,)> = sqlx::query_as(
-            "select t.id from queues q
-             join queue_policies p on p.queue = q.name and p.revision = q.revision
-             cross join lateral (
-                 select id, priority, due_at from turns
-                 where queue = q.name and state = 'queued' and head and due_at <= clock_timestamp()
-                 order by priority desc, due_at, id limit 1) t
-             where q.name = any($1) and not q.paused
-               and (coalesce((p.policy ->> 'concurrency')::bigint, 0) = 0
-                    or (p.policy ->> 'concurrency')::bigint > (
-                        select count(*) from turns a where a.queue = q.name
-                        and a.state in ('starting', 'running', 'saving', 'stopping')))
-             order by t.priority desc, t.due_at, t.id limit 1",
-        )
-        .bind(queues)
-        .fetch_optional(self.pool())
-        .await?;
-        Ok(row.map(|(id,)| TurnId(id)))
-    }
-
     /// Turns in flight whose worker is gone as far as this worker may judge; the claim judges again under the locks.
     pub async fn orphans(&self, who: &Claimant) -> Result<Vec<TurnId>> {
         let rows: Vec<(Uuid,)> = sqlx::query_as(

@@ -1,20 +1,24 @@
 //! Queue policy: the only place where retries, timeouts and caps live. Stored with a revision; a running turn keeps the
 //! revision it started with. Pure data; revisions are immutable rows, so a process that dies leaves nothing half done.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast_protocol::FailureClass;
 use serde::{Deserialize, Serialize};
 
 use super::input::VERIFY_TIMEOUT;
+use super::schedule::OnFailure;
 
+pub mod diff;
 pub mod read;
 
 pub use read::read_queues;
 
-/// Every field of a queue's policy, with its default.
+/// Every field of a queue's policy, with its default. A stored policy may hold fields of a later release: `read` refuses
+/// what nobody knows before it is stored, and an older worker leaves alone what it does not know.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(default)]
 pub struct QueuePolicy {
     /// Burned runs before the turn is a dead letter.
     pub max_attempts: u32,
@@ -22,12 +26,22 @@ pub struct QueuePolicy {
     pub retry_on: Vec<FailureClass>,
     pub max_setup_attempts: u32,
     pub backoff: Backoff,
+    /// Attempts and delays of single classes; a class named here is retried.
+    pub retry: BTreeMap<FailureClass, ClassRetry>,
     pub turn_timeout: Span,
     pub stall_timeout: Span,
     /// Queued turns beyond which a submission is refused.
     pub max_depth: u64,
     /// Turns in flight over the whole fleet; 0 = no cap.
     pub concurrency: u32,
+    /// Turns of one namespace in flight in this queue; 0 = no cap.
+    pub concurrency_per_namespace: u32,
+    /// Turns of one concurrency key in flight in this queue; 0 = no cap.
+    pub concurrency_per_key: u32,
+    /// What the failure of a turn does to the rest of its session, where the turn does not say.
+    pub on_failure: OnFailure,
+    /// How long a turn whose computer is parked on another engine is left to that engine.
+    pub affinity_wait: Span,
     /// How long a parked computer waits for the next turn.
     pub warm_for: Span,
     /// How long a turn waits for a provider's limit in all.
@@ -51,10 +65,15 @@ impl Default for QueuePolicy {
             ],
             max_setup_attempts: 10,
             backoff: Backoff::default(),
+            retry: BTreeMap::new(),
             turn_timeout: Span::secs(3600),
             stall_timeout: Span::secs(600),
             max_depth: 1_000_000,
             concurrency: 0,
+            concurrency_per_namespace: 0,
+            concurrency_per_key: 1,
+            on_failure: OnFailure::Continue,
+            affinity_wait: Span::secs(2),
             warm_for: Span::secs(300),
             max_limit_wait: Span::secs(86_400),
             require_changes: false,
@@ -62,6 +81,16 @@ impl Default for QueuePolicy {
             verify_timeout: VERIFY_TIMEOUT,
         }
     }
+}
+
+/// What differs for one failure class.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct ClassRetry {
+    /// Attempts of the turn in all, counted when it fails in this class.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backoff: Option<Backoff>,
 }
 
 /// Exponential backoff between attempts.

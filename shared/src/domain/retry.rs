@@ -30,24 +30,28 @@ pub struct Decision {
 
 /// Decides once, when the run ends.
 pub fn decide(policy: &QueuePolicy, spent: Spent, class: FailureClass) -> Decision {
+    let special = policy.retry.get(&class);
+    let listed = special.is_some() || policy.retry_on.contains(&class);
+    let most = |general: u32| special.and_then(|special| special.max_attempts).unwrap_or(general);
     let (verdict, tries) = match class {
         FailureClass::Cancelled | FailureClass::Poisoned => (Verdict::Fail, 0),
         _ if class.before_model() => {
             let tries = spent.setup_attempts + 1;
-            (retry_while(tries < policy.max_setup_attempts, false), tries)
+            (retry_while(tries < most(policy.max_setup_attempts), false), tries)
         }
         // A limit of the provider is nobody's fault: it never burns an attempt.
-        FailureClass::RateLimited if policy.retry_on.contains(&class) => {
+        FailureClass::RateLimited if listed => {
             (retry_while(spent.limited_for < policy.max_limit_wait.0, false), spent.runs)
         }
         // A dead worker is always retried within the attempts.
-        _ if class == FailureClass::WorkerLost || policy.retry_on.contains(&class) => {
+        _ if class == FailureClass::WorkerLost || listed => {
             let tries = spent.attempts + 1;
-            (retry_while(tries < policy.max_attempts, true), tries)
+            (retry_while(tries < most(policy.max_attempts), true), tries)
         }
         _ => (Verdict::Fail, 0),
     };
-    Decision { verdict, delay: policy.backoff.step(tries.max(1)), jitter: policy.backoff.jitter }
+    let backoff = special.and_then(|special| special.backoff.as_ref()).unwrap_or(&policy.backoff);
+    Decision { verdict, delay: backoff.step(tries.max(1)), jitter: backoff.jitter }
 }
 
 fn retry_while(left: bool, burned: bool) -> Verdict {
@@ -56,6 +60,7 @@ fn retry_while(left: bool, burned: bool) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::super::policy::{Backoff, ClassRetry, Span};
     use super::*;
 
     fn verdict(attempts: u32, setup_attempts: u32, class: FailureClass) -> Verdict {
@@ -84,6 +89,25 @@ mod tests {
         let day = Spent { limited_for: Duration::from_secs(86_400), ..Spent::default() };
         let decision = decide(&QueuePolicy::default(), day, FailureClass::RateLimited);
         assert_eq!(decision.verdict, Verdict::GiveUp, "a limit is waited for within `max_limit_wait`");
+    }
+
+    #[test]
+    fn a_class_may_have_attempts_and_delays_of_its_own() {
+        let slow = Backoff { initial: Span::secs(60), factor: 1.0, max: Span::secs(60), jitter: Jitter::None };
+        let lost = ClassRetry { max_attempts: Some(5), backoff: Some(slow) };
+        let timeout = ClassRetry { max_attempts: Some(2), backoff: None };
+        let retry = [(FailureClass::SandboxLost, lost), (FailureClass::TurnTimeout, timeout)].into();
+        let policy = QueuePolicy { retry, ..QueuePolicy::default() };
+        let at = |attempts, class| decide(&policy, Spent { attempts, ..Spent::default() }, class);
+        let third = at(3, FailureClass::SandboxLost);
+        assert_eq!((third.verdict, third.delay), (Verdict::Retry { burned: true }, Duration::from_secs(60)));
+        assert_eq!(third.jitter, Jitter::None);
+        assert_eq!(at(4, FailureClass::SandboxLost).verdict, Verdict::GiveUp);
+        // Named there, so retried, though `retry_on` does not list it.
+        assert_eq!(at(0, FailureClass::TurnTimeout).verdict, Verdict::Retry { burned: true });
+        assert_eq!(at(0, FailureClass::TurnTimeout).delay, Duration::from_secs(5));
+        assert_eq!(at(1, FailureClass::TurnTimeout).verdict, Verdict::GiveUp);
+        assert_eq!(at(0, FailureClass::HarnessError).verdict, Verdict::Fail);
     }
 
     #[test]

@@ -52,6 +52,40 @@ pub struct Tick {
     pub error: Option<QueueError>,
 }
 
+/// What became of a list of wake-ups.
+#[derive(Debug, Default)]
+pub struct Sent {
+    pub confirmed: Vec<TurnId>,
+    /// The broker does not have these, or did not say so.
+    pub not_sent: Vec<TurnId>,
+    /// Among them some whose queue is not there.
+    pub returned: usize,
+    /// The first trouble with the broker, for the log.
+    pub error: Option<QueueError>,
+}
+
+/// Publishes wake-ups in their order, a few at once.
+pub async fn send(publisher: &Publisher, wakes: Vec<WakeUp>) -> Sent {
+    let mut sent = Sent::default();
+    let mut sending = futures_util::stream::iter(wakes)
+        .map(|wake| async move { (wake.turn, publisher.wake(&wake).await) })
+        .buffered(AT_ONCE);
+    while let Some((turn, outcome)) = sending.next().await {
+        match outcome {
+            Ok(Published::Confirmed) => sent.confirmed.push(turn),
+            Ok(Published::Returned) => {
+                sent.returned += 1;
+                sent.not_sent.push(turn);
+            }
+            Err(error) => {
+                sent.not_sent.push(turn);
+                sent.error.get_or_insert(error);
+            }
+        }
+    }
+    sent
+}
+
 /// The database failed in the middle of a tick; the rows' leases run out by themselves.
 #[derive(Debug, thiserror::Error)]
 #[error("the relay could not {0}")]

@@ -11,9 +11,11 @@ use std::future::Future;
 use lapin::ExchangeKind;
 use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
+use sha2::{Digest, Sha256};
 
 use super::broker::Link;
 use super::error::{QueueError, Result};
+use crate::domain::sandbox::hex;
 
 /// Exchange and queue of the messages that could not be read.
 pub const DEAD_LETTERS: &str = "holdfast.dead";
@@ -25,6 +27,13 @@ pub const QUEUE_HEADER: &str = "x-holdfast-queue";
 /// 4.x drops a message after 20 returns unless told otherwise, 3.x never does. We count in Postgres, so: practically never.
 const DELIVERY_LIMIT: i32 = 1_000_000;
 
+/// How names of engines' queues begin.
+const ENGINE: &str = "engine-";
+/// Longer than any `affinity_wait`.
+const ENGINE_MESSAGE_MS: i32 = 15 * 60_000;
+/// An engine that nobody listens for any more.
+const ENGINE_QUEUE_MS: i32 = 60 * 60_000;
+
 /// What a declaration did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Declared {
@@ -35,6 +44,13 @@ pub struct Declared {
 /// The broker's name for a queue of ours.
 pub fn broker_name(queue: &str) -> String {
     format!("holdfast.{queue}")
+}
+
+/// The queue of one engine: wake-ups of turns whose computer is parked there. It expires with its engine, and so do its
+/// messages: by then the turn has been announced to everybody.
+pub fn engine_queue(installation: &str, engine_id: &str) -> String {
+    let hash = Sha256::digest(format!("{installation}\0{engine_id}"));
+    format!("{ENGINE}{}", &hex(&hash)[..16])
 }
 
 pub(crate) fn check_name(queue: &str) -> Result<()> {
@@ -56,7 +72,12 @@ where
         before_creating().await?;
     }
     let mut arguments = quorum();
-    arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString(DEAD_LETTERS.into()));
+    if queue.starts_with(ENGINE) {
+        arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(ENGINE_MESSAGE_MS));
+        arguments.insert("x-expires".into(), AMQPValue::LongInt(ENGINE_QUEUE_MS));
+    } else {
+        arguments.insert("x-dead-letter-exchange".into(), AMQPValue::LongString(DEAD_LETTERS.into()));
+    }
     declare_queue(link, &name, arguments).await?;
     Ok(Declared { created })
 }

@@ -31,6 +31,10 @@ pub struct FleetSnapshot {
     /// Retired computers that are not destroyed yet.
     pub retired_computers: i64,
     pub dead_deliveries: i64,
+    /// Credentials that their provider limits.
+    pub limited_credentials: i64,
+    /// (queue, what for, count): queued heads that wait for a `key` or a `credential`.
+    pub waiting_heads: Vec<(String, String, i64)>,
 }
 
 /// Where readings come from. Any error will do: it is logged, and the last reading is shown.
@@ -59,6 +63,10 @@ metrics! {
         pub retired_computers: IntGauge,
         /// Deliveries kept because they could not be read.
         pub dead_deliveries: IntGauge,
+        /// Credentials that their provider limits, until one probe and then more turns get through.
+        pub limited_credentials: IntGauge,
+        /// Turns that wait for a place of their concurrency key, or for a limited credential.
+        pub waiting_heads: IntGaugeVec["queue", "waits_for"],
         /// Age of the reading that the other fleet metrics show.
         pub fleet_reading_age_seconds: Gauge,
         /// Readings that failed or took over a second.
@@ -106,7 +114,8 @@ impl<R: ReadFleet> FleetMetrics<R> {
 impl FleetInstruments {
     fn show(&self, snapshot: &FleetSnapshot) {
         // What the reading does not name is gone: a queue that was drained must not show its last depth for ever.
-        for gauge in [&self.turns, &self.queue_depth, &self.due_heads, &self.oldest_due_head_seconds, &self.workers] {
+        let gauges = [&self.turns, &self.queue_depth, &self.due_heads, &self.oldest_due_head_seconds, &self.workers];
+        for gauge in gauges.into_iter().chain([&self.waiting_heads]) {
             gauge.reset();
         }
         for (queue, state, count) in &snapshot.turns {
@@ -128,5 +137,9 @@ impl FleetInstruments {
         self.outbox_due_rows.set(snapshot.outbox_due);
         self.retired_computers.set(snapshot.retired_computers);
         self.dead_deliveries.set(snapshot.dead_deliveries);
+        self.limited_credentials.set(snapshot.limited_credentials);
+        for (queue, what, count) in &snapshot.waiting_heads {
+            self.waiting_heads.with_label_values(&[queue, what]).set(*count);
+        }
     }
 }

@@ -7,6 +7,7 @@ use holdfast_shared::db::DbError;
 use holdfast_shared::db::end::{Cancelled, RunEnd};
 use holdfast_shared::db::lease::{Claim, Decline};
 use holdfast_shared::db::runs::Parked;
+use holdfast_shared::db::scheduling::rank::Announcement;
 use holdfast_shared::domain::policy::{Backoff, Jitter, QueuePolicy, Span};
 use holdfast_shared::domain::retry::Spent;
 use holdfast_shared::domain::turn::TurnState;
@@ -16,7 +17,7 @@ use serde_json::json;
 
 fn policy() -> QueuePolicy {
     let backoff = Backoff { initial: Span(Duration::ZERO), factor: 1.0, max: Span::secs(1), jitter: Jitter::None };
-    QueuePolicy { backoff, ..QueuePolicy::default() }
+    QueuePolicy { backoff, affinity_wait: Span::secs(0), ..QueuePolicy::default() }
 }
 
 fn declined(claim: Claim) -> Decline {
@@ -511,7 +512,7 @@ async fn a_confirm_that_arrives_after_the_decline_does_not_hide_the_turn() {
     assert!(db.announce_candidates("default", 10).await.unwrap().is_empty(), "a queue at its cap announces nothing");
     assert_eq!(db.next_due(&["default".to_owned()]).await.unwrap(), None, "and holds no idle slot up");
     assert_eq!(declined(worker.claim(db, two).await), Decline::CapFull);
-    db.mark_announced(&[two], 1).await.unwrap();
+    db.mark_announced(two, Announcement { epoch: 1, rank: 7 }).await.unwrap();
     assert_eq!(db.announced("default", 10).await.unwrap(), 0);
     let end = RunEnd::new(FailureClass::HarnessError, "no");
     db.fail(&first.lease, &first.policy, first.spent, &end).await.unwrap();

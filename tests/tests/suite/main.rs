@@ -16,4 +16,5 @@ mod outages;
 mod queue;
 mod runtime;
 mod sandbox;
+mod scheduling;
 mod store;

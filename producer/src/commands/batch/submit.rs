@@ -14,6 +14,7 @@ use crate::batch::load;
 use crate::batch::spool::{Spool, Wishes};
 use crate::context::Context;
 use crate::printer;
+use crate::schedule::LineArgs;
 use crate::stop::{Code, Stop};
 use crate::text;
 use crate::wake;
@@ -32,6 +33,8 @@ pub struct SubmitArgs {
     /// The queue of lines that name none [env: HOLDFAST_QUEUE]
     #[arg(short, long, value_name = "NAME")]
     queue: Option<String>,
+    #[command(flatten)]
+    schedule: LineArgs,
     /// A name of your own; the same file under the same name is the same batch, so a broken load can be continued
     #[arg(long, visible_alias = "key", value_name = "NAME")]
     name: Option<String>,
@@ -49,7 +52,7 @@ pub struct SubmitArgs {
 pub async fn submit(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
     let db = context.db().await?;
     let queue = args.queue.clone().unwrap_or_else(|| context.config.queue.clone());
-    let wishes = Wishes::new(args.agent.clone(), queue);
+    let wishes = Wishes::new(args.agent.clone(), queue).otherwise(args.schedule.read());
     let mut spool = match args.file.as_str() {
         "-" => Spool::read(context, std::io::stdin(), wishes).await?,
         path => {

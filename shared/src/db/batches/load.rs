@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::super::submit::{NewTurn, Refusal, SessionRow, SubmitError, depth};
 use super::super::{Db, DbError, Result};
 use super::NEVER;
+use crate::domain::schedule::OnFailure;
 
 /// Most lines of one chunk.
 pub const CHUNK: usize = 500;
@@ -196,11 +197,12 @@ async fn take_sessions(
         .collect())
 }
 
-/// Those of the sessions that have a turn which is not terminal. A later statement than the one that locked them.
+/// Those of the sessions in which a new turn waits: one is not terminal, or the session is held. A later statement than the one that locked them.
 async fn open_sessions(tx: &mut Transaction<'_, Postgres>, sessions: Vec<Uuid>) -> Result<HashSet<Uuid>> {
     let rows: Vec<(Uuid,)> = sqlx::query_as(
         "select distinct session_id from turns
-         where session_id = any($1) and state not in ('succeeded', 'failed', 'dead', 'cancelled')",
+         where session_id = any($1) and state not in ('succeeded', 'failed', 'dead', 'cancelled')
+         union select id from sessions where id = any($1) and held_at is not null",
     )
     .bind(sessions)
     .fetch_all(&mut **tx)
@@ -213,12 +215,17 @@ async fn insert_turns(tx: &mut Transaction<'_, Postgres>, batch: BatchId, rows: 
     let number = |field: fn(&NewTurn) -> i32| rows.turns.iter().map(|turn| field(turn)).collect::<Vec<_>>();
     let inserted = sqlx::query(
         "insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, batch_id, priority,
-                            prompt, metadata, idempotency_key, content_hash, state, head, due_at, inputs)
+                            prompt, metadata, idempotency_key, content_hash, state, head, due_at, concurrency_key, on_failure,
+                            not_before, inputs)
          select id, namespace, session, seq, queue, revision, agent, version, $14, priority, prompt, metadata, key, hash,
-                'queued', head, $15, inputs
+                'queued', head, $15, concurrency_key, on_failure,
+                case when start_at is not null or start_after > 0
+                     then greatest(start_at, clock_timestamp() + start_after * interval '1 second') end, inputs
          from unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::text[], $6::int[], $7::text[], $8::int[],
-                     $9::int[], $10::text[], $11::jsonb[], $12::text[], $13::bytea[], $16::bool[], $17::jsonb[])
-           as n (id, namespace, session, seq, queue, revision, agent, version, priority, prompt, metadata, key, hash, head, inputs)
+                     $9::int[], $10::text[], $11::jsonb[], $12::text[], $13::bytea[], $16::bool[], $17::text[], $18::text[], $19::timestamptz[],
+                     $20::float8[], $21::jsonb[])
+           as n (id, namespace, session, seq, queue, revision, agent, version, priority, prompt, metadata, key, hash, head,
+                 concurrency_key, on_failure, start_at, start_after, inputs)
          on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing",
     )
     .bind(&rows.ids)
@@ -237,6 +244,10 @@ async fn insert_turns(tx: &mut Transaction<'_, Postgres>, batch: BatchId, rows: 
     .bind(batch.0)
     .bind(NEVER)
     .bind(&rows.heads)
+    .bind(rows.turns.iter().map(|turn| turn.schedule.concurrency_key.clone()).collect::<Vec<_>>())
+    .bind(rows.turns.iter().map(|turn| turn.schedule.on_failure.map(OnFailure::name)).collect::<Vec<_>>())
+    .bind(rows.turns.iter().map(|turn| turn.schedule.start.time()).collect::<Vec<_>>())
+    .bind(rows.turns.iter().map(|turn| turn.schedule.start.after_seconds()).collect::<Vec<_>>())
     .bind(rows.turns.iter().map(|turn| turn.inputs_json()).collect::<Vec<_>>())
     .execute(&mut **tx)
     .await?;

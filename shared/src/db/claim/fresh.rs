@@ -9,9 +9,10 @@ use uuid::Uuid;
 
 use super::rows::{BindingRow, SessionRow, TurnRow};
 use super::takeover::holder_is_dead;
-use super::{grant, leave_wake};
+use super::{Order, affinity, grant, leave_wake};
 use crate::db::Result;
 use crate::db::lease::{Claim, Claimant, ComputerPlan, Decline, Lease};
+use crate::db::scheduling::{caps, limits};
 use crate::domain::sandbox::computer_name;
 use crate::domain::turn::{Held, TurnState};
 
@@ -23,6 +24,7 @@ pub(super) async fn fresh(
     row: TurnRow,
     binding: BindingRow,
     who: &Claimant,
+    order: Order,
 ) -> Result<Claim> {
     if !row.due {
         // Its outbox row may be long gone: leave one for the time it is due.
@@ -41,8 +43,16 @@ pub(super) async fn fresh(
         leave_wake(tx, &row.queue, turn, Duration::from_millis(300)).await?;
         return Ok(Claim::Declined(Decline::Held));
     }
-    if row.policy.concurrency > 0 && !below_cap(tx, &row.queue, row.policy.concurrency).await? {
-        return unannounce(tx, turn, Decline::CapFull).await;
+    if let (Order::Ranked, Some(better)) = (order, row.outranked_by) {
+        return unannounce(tx, turn, Decline::Outranked(TurnId(better))).await;
+    }
+    if let Some(wait) = affinity::wait(tx, &session, &row, &binding, who).await? {
+        leave_wake(tx, &row.queue, turn, wait).await?;
+        return Ok(Claim::Declined(Decline::Elsewhere));
+    }
+    let token = LeaseToken(Uuid::new_v4());
+    if let Some(why) = places(tx, turn, token, &session, &row, who).await? {
+        return Ok(Claim::Declined(why));
     }
     let lease = Lease {
         session: SessionId(session.id),
@@ -50,7 +60,7 @@ pub(super) async fn fresh(
         run: RunId::generate(),
         worker: who.worker,
         fence: Fence::granted(binding.fence as u64 + 1),
-        token: LeaseToken(Uuid::new_v4()),
+        token,
     };
     let computer = plan_computer(tx, &session, &row, &binding, who).await?;
     bind_computer(tx, &lease, &computer, &row, who).await?;
@@ -147,13 +157,14 @@ async fn insert_run(
 ) -> Result<()> {
     sqlx::query(
         "with turn as (
-             update turns set state = 'starting', run_id = $1, runs = runs + 1, policy_revision = $12,
+             update turns set state = 'starting', run_id = $1, runs = runs + 1, policy_revision = $12, rank = null,
+                    waits_for = null,
                     started_at = coalesce(started_at, clock_timestamp()), class = null, error = null
              where id = $2),
          depth as (insert into queue_depth_deltas (queue, delta) values ($13, -1))
          insert into runs (id, turn_id, session_id, ordinal, state, fence, lease_token, worker_id, generation, engine_id,
-                           warm, parent_checkpoint, new_native, phases_ms)
-         values ($1, $2, $3, $4, 'starting', $5, $6, $7, $8, $9, $10, $11, $14,
+                           warm, parent_checkpoint, new_native, credential, phases_ms)
+         values ($1, $2, $3, $4, 'starting', $5, $6, $7, $8, $9, $10, $11, $14, $16,
                  jsonb_build_object('queue_wait', round($15::numeric, 1)))",
     )
     .bind(lease.run.0)
@@ -171,24 +182,49 @@ async fn insert_run(
     .bind(&row.queue)
     .bind(new_native)
     .bind(row.waited_ms)
+    .bind(who.credentials.of(&row.spec.0))
     .execute(&mut **tx)
     .await?;
     Ok(())
 }
 
-/// Counts under a lock of the queue: without it two claims see the same last free place.
-async fn below_cap(tx: &mut Transaction<'_, Postgres>, queue: &str, cap: u32) -> Result<bool> {
-    sqlx::query("select pg_advisory_xact_lock(hashtextextended('holdfast.cap:' || $1, 0))")
-        .bind(queue)
+/// A place under every cap, and leave of the credential; else why not. Then nothing is held, and the turn is left where it
+/// is found again: out of the window until its key or its credential has room, or in it.
+async fn places(
+    tx: &mut Transaction<'_, Postgres>,
+    turn: TurnId,
+    token: LeaseToken,
+    session: &SessionRow,
+    row: &TurnRow,
+    who: &Claimant,
+) -> Result<Option<Decline>> {
+    let scopes = caps::scopes(&row.policy.0, &row.queue, &session.namespace, row.concurrency_key.as_deref());
+    if let Some(full) = caps::take(tx, &scopes, turn, token).await? {
+        match full.kind {
+            caps::Kind::Queue => drop(unannounce(tx, turn, Decline::CapFull).await?),
+            caps::Kind::Namespace => rank_again(tx, turn).await?,
+            caps::Kind::Key => caps::wait(tx, turn, &full.name).await?,
+        }
+        return Ok(Some(Decline::CapFull));
+    }
+    if row.any_limit
+        && let Some(credential) = who.credentials.of(&row.spec.0)
+        && limits::admit(tx, &credential, turn).await? == limits::Admission::Park
+    {
+        caps::free(tx, turn.0).await?;
+        limits::park(tx, turn, &credential).await?;
+        return Ok(Some(Decline::Limited));
+    }
+    Ok(None)
+}
+
+/// Out of the window: it comes in again when its namespace has room.
+async fn rank_again(tx: &mut Transaction<'_, Postgres>, turn: TurnId) -> Result<()> {
+    sqlx::query("update turns set rank = null, announced_at = null, announced_epoch = null where id = $1")
+        .bind(turn.0)
         .execute(&mut **tx)
         .await?;
-    let (active,): (i64,) = sqlx::query_as(
-        "select count(*) from turns where queue = $1 and state in ('starting', 'running', 'saving', 'stopping')",
-    )
-    .bind(queue)
-    .fetch_one(&mut **tx)
-    .await?;
-    Ok(active < i64::from(cap))
+    Ok(())
 }
 
 /// The durable wake-up of a turn that may not run now: it counts as not announced, the relay announces it again.

@@ -49,6 +49,12 @@ pub(super) struct TurnRow {
     pub(super) policy: Json<QueuePolicy>,
     pub(super) spec: Json<AgentSpec>,
     pub(super) manifest: Option<Vec<u8>>,
+    pub(super) concurrency_key: Option<String>,
+    /// A head of the queue that goes first and that the broker cannot have handed out before this one. One that has just
+    /// stood back for a better one (epoch 0) is in the hands of whoever had it stand back.
+    pub(super) outranked_by: Option<Uuid>,
+    /// Some credential is limited; only then is this turn's looked up.
+    pub(super) any_limit: bool,
 }
 
 #[derive(FromRow, Default)]
@@ -66,6 +72,8 @@ pub(super) struct BindingRow {
     pub(super) warm_at_checkpoint: Option<Uuid>,
     pub(super) warm: bool,
     pub(super) parking_fresh: bool,
+    /// Milliseconds since the row was last written: since the computer was parked, if it is.
+    pub(super) since_ms: f64,
     pub(super) holder_key: Option<i64>,
     pub(super) holder_incarnation: Option<String>,
     pub(super) holder_stopped: Option<bool>,
@@ -83,7 +91,15 @@ pub(super) async fn turn_row(
                 greatest(0, extract(epoch from clock_timestamp() - greatest(t.due_at, t.submitted_at)) * 1000)::float8 as waited_ms,
                 t.run_id, t.runs, t.attempts, t.setup_attempts, t.deaths,
                 coalesce(extract(epoch from clock_timestamp() - t.limited_since), 0)::float8 as limited_s, t.cancel_requested_at is not null as cancel_requested,
-                q.paused, q.revision, p.policy, a.spec, c.manifest
+                q.paused, q.revision, p.policy, a.spec, c.manifest, t.concurrency_key,
+                exists (select from credential_limits) as any_limit,
+                (select b.id from turns b
+                 where b.queue = t.queue and b.state = 'queued' and b.head and b.rank < t.rank and b.waits_for is null
+                   and b.due_at <= statement_timestamp()
+                   and not (coalesce(b.announced_epoch, -1) = 0 and b.announced_at > statement_timestamp() - interval '1 second')
+                   and (b.announced_at is null or b.announced_epoch is distinct from q.broker_epoch
+                        or b.announced_at > t.announced_at or b.announced_at < t.announced_at - interval '30 seconds')
+                 order by b.rank, b.id limit 1) as outranked_by
          from turns t
          join queues q on q.name = t.queue
          join queue_policies p on p.queue = t.queue and p.revision =
@@ -112,6 +128,7 @@ async fn locked_binding(tx: &mut Transaction<'_, Postgres>, session: Uuid) -> Re
         "select b.state, b.fence, b.worker_id, b.engine_id, b.provider, b.generation, b.computer_name, b.creation_nonce,
                 b.spec_digest, b.condemned, b.warm_at_checkpoint,
                 coalesce(b.warm_until > clock_timestamp(), false) as warm,
+                (extract(epoch from clock_timestamp() - b.updated_at) * 1000)::float8 as since_ms,
                 b.state = 'parking' and b.updated_at > clock_timestamp() - interval '25 seconds' as parking_fresh,
                 w.liveness_key as holder_key, w.incarnation as holder_incarnation, w.state = 'stopped' as holder_stopped,
                 w.lease_until < clock_timestamp() as holder_expired,

@@ -59,7 +59,8 @@ pub(super) async fn take_over(
     let (next_cursor, new_native): (i64, Uuid) = sqlx::query_as(
         "with b as (update sandbox_bindings set fence = $2, lease_token = $3, worker_id = $4, state = 'held',
                            granted_at = clock_timestamp(), updated_at = clock_timestamp() where session_id = $1),
-              t as (update turns set deaths = $7 where id = $5)
+              t as (update turns set deaths = $7 where id = $5),
+              places as (update cap_slots set holder = $3 where turn_id = $5)
          update runs set fence = $2, lease_token = $3, worker_id = $4, leases = leases + 1, death_cursor = next_cursor
          where id = $6
          returning next_cursor, new_native",

@@ -7,6 +7,7 @@ use sha2::{Digest, Sha256};
 
 use super::super::DbError;
 use crate::domain::input::TurnInputs;
+use crate::domain::schedule::Schedule;
 
 /// Longest prompt that is accepted, in bytes.
 pub const MAX_PROMPT: usize = 4 << 20;
@@ -38,6 +39,7 @@ pub struct NewTurn {
     pub priority: i16,
     /// Files, repository, setup and checks; the content of the files is stored before (`Db::store_input_file`).
     pub inputs: TurnInputs,
+    pub schedule: Schedule,
 }
 
 impl NewTurn {
@@ -46,9 +48,12 @@ impl NewTurn {
         let metadata = self.metadata.to_string();
         let priority = self.priority.to_string();
         let session = if self.session_given { self.session.as_str() } else { "" };
+        let schedule = self.schedule.text();
         let parts = [session, &self.wish.agent, &self.wish.queue, &self.prompt, &metadata, &priority];
         let mut hash = Sha256::new();
-        for part in parts {
+        // Nothing is added where nothing was asked for: keys of the release before stay valid.
+        let asked = Some(schedule.as_str()).filter(|text| !text.is_empty());
+        for part in parts.into_iter().chain(asked) {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
@@ -82,7 +87,7 @@ impl NewTurn {
         if self.key.as_deref().is_some_and(bad_name) {
             return Some(format!("a key has 1 to {MAX_NAME} printable bytes"));
         }
-        self.inputs.problem()
+        self.inputs.problem().or_else(|| self.schedule.problem())
     }
 }
 

@@ -28,6 +28,15 @@ pub struct SessionView {
     /// Seconds until a queued head is due.
     pub head_due_in: Option<f64>,
     pub head_class: Option<String>,
+    /// What a queued head waits for besides its time: `key/...` or `credential/...`.
+    pub head_waits_for: Option<String>,
+    /// Since when nothing of it starts, because of which turn, and how that ended.
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub held_at: Option<OffsetDateTime>,
+    #[serde(serialize_with = "super::as_turn_if")]
+    pub held_by: Option<Uuid>,
+    pub held_seq: Option<i32>,
+    pub held_class: Option<String>,
     #[serde(serialize_with = "super::as_checkpoint")]
     pub recovery_point: Option<Uuid>,
     pub native_conversation: Option<String>,
@@ -70,10 +79,12 @@ const VIEW: &str = "select s.name as session, s.id, s.agent, s.harness, s.state,
         (select count(*) from turns t where t.session_id = s.id
            and t.state not in ('succeeded', 'failed', 'dead', 'cancelled')) as open,
         h.state as head_state, h.id as head_turn, h.class as head_class,
-        extract(epoch from h.due_at - clock_timestamp())::float8 as head_due_in,
+        extract(epoch from h.due_at - clock_timestamp())::float8 as head_due_in, h.waits_for as head_waits_for,
+        s.held_at, s.held_by, f.seq as held_seq, f.class as held_class,
         s.recovery_point, s.native_conversation, b.computer_name as computer, b.generation, s.updated_at
     from sessions s
     left join turns h on h.session_id = s.id and h.head
+    left join turns f on f.id = s.held_by
     left join sandbox_bindings b on b.session_id = s.id";
 
 impl Db {

@@ -23,8 +23,16 @@ const FIELDS: &[&str] = &[
     "require_changes",
     "verify",
     "verify_timeout",
+    "retry",
+    "concurrency_per_namespace",
+    "concurrency_per_key",
+    "on_failure",
+    "affinity_wait",
 ];
 const BACKOFF_FIELDS: &[&str] = &["initial", "factor", "max", "jitter"];
+
+mod retry;
+
 const DAY: Span = Span::secs(86_400);
 
 /// The queues of a file, in the order of their names.
@@ -70,9 +78,6 @@ fn read_queue(problems: &mut Problems, name: &str, value: &Value) -> Option<Queu
             problems.add(format!("{place}.{field}"), text);
         }
     }
-    if policy.backoff.initial > policy.backoff.max {
-        problems.add(format!("{place}.backoff"), "initial is longer than max");
-    }
     Some(policy)
 }
 
@@ -89,6 +94,10 @@ fn set(
         "max_attempts" => policy.max_attempts = whole(value, 1, 100)? as u32,
         "max_setup_attempts" => policy.max_setup_attempts = whole(value, 1, 1_000)? as u32,
         "max_depth" => policy.max_depth = whole(value, 1, 1_000_000_000)? as u64,
+        "concurrency_per_namespace" => policy.concurrency_per_namespace = whole(value, 0, 100_000)? as u32,
+        "concurrency_per_key" => policy.concurrency_per_key = whole(value, 0, 100_000)? as u32,
+        "on_failure" => policy.on_failure = value.as_str().unwrap_or_default().parse()?,
+        "affinity_wait" => policy.affinity_wait = span(value, Span::secs(0), Span::secs(600))?,
         "concurrency" => policy.concurrency = whole(value, 0, 100_000)? as u32,
         "turn_timeout" => policy.turn_timeout = span(value, second, Span::secs(7 * 86_400))?,
         "stall_timeout" => policy.stall_timeout = span(value, second, Span::secs(7 * 86_400))?,
@@ -98,17 +107,18 @@ fn set(
         "verify" => policy.verify = command(value)?,
         "verify_timeout" => policy.verify_timeout = span(value, second, DAY)?,
         "retry_on" => policy.retry_on = classes(problems, &format!("{place}.retry_on"), value)?,
-        "backoff" => policy.backoff = backoff(problems, &format!("{place}.backoff"), value)?,
+        "backoff" => policy.backoff = backoff(problems, &format!("{place}.backoff"), value, Backoff::default())?,
+        // After the queue's own backoff, whose values it begins with.
+        "retry" => policy.retry = retry::classes(problems, &format!("{place}.retry"), value, &policy.backoff)?,
         _ => return Err(unknown("field", field, FIELDS.iter().copied())),
     }
     Ok(())
 }
 
-fn backoff(problems: &mut Problems, place: &str, value: &Value) -> Result<Backoff, String> {
+fn backoff(problems: &mut Problems, place: &str, value: &Value, mut backoff: Backoff) -> Result<Backoff, String> {
     let table = value
         .as_table()
         .ok_or("must be a table: { initial = \"5s\", factor = 2.0, max = \"5m\", jitter = \"full\" }")?;
-    let mut backoff = Backoff::default();
     for (field, value) in table {
         let set = match field.as_str() {
             "initial" => span(value, Span::secs(0), DAY).map(|span| backoff.initial = span),
@@ -122,6 +132,9 @@ fn backoff(problems: &mut Problems, place: &str, value: &Value) -> Result<Backof
         if let Err(text) = set {
             problems.add(format!("{place}.{field}"), text);
         }
+    }
+    if backoff.initial > backoff.max {
+        problems.add(place, "initial is longer than max");
     }
     Ok(backoff)
 }
@@ -173,6 +186,7 @@ fn span(value: &Value, min: Span, max: Span) -> Result<Span, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ClassRetry;
     use super::*;
 
     fn refused(text: &str) -> String {
@@ -184,10 +198,13 @@ mod tests {
         let stored = serde_json::to_value(QueuePolicy::default()).expect("a policy encodes");
         let fields: Vec<&str> = stored.as_object().expect("an object").keys().map(String::as_str).collect();
         assert_eq!(fields.len(), FIELDS.len(), "{fields:?}");
-        let table = toml::to_string(&QueuePolicy::default()).expect("a policy is TOML");
-        let (inline, tables) = table.split_once("[backoff]").expect("backoff is a table");
-        let text = format!("[queue.q]\n{inline}[queue.q.backoff]{tables}");
-        assert_eq!(read_queues("f", &text).expect("read"), [("q".to_owned(), QueuePolicy::default())], "{text}");
+        let backoff = Backoff { factor: 1.0, ..Backoff::default() };
+        let lost = ClassRetry { max_attempts: Some(7), backoff: Some(backoff) };
+        let full = QueuePolicy { retry: [(FailureClass::SandboxLost, lost)].into(), ..QueuePolicy::default() };
+        for policy in [QueuePolicy::default(), full] {
+            let text = toml::to_string(&serde_json::json!({ "queue": { "q": policy } })).expect("a policy is TOML");
+            assert_eq!(read_queues("f", &text).expect("read"), [("q".to_owned(), policy)], "{text}");
+        }
         let example = include_str!("../../../../deploy/examples/queues.toml");
         assert_eq!(read_queues("queues.toml", example).expect("the example is read").len(), 1);
         let agents = include_str!("../../../../deploy/examples/agents.toml");
@@ -205,6 +222,15 @@ mod tests {
             stall_timeout = 600
             warm_for = "3d"
             max_dept = 5
+            on_failure = "stop"
+            affinity_wait = "1d"
+            concurrency_per_key = 1.5
+            [queue.default.retry]
+            sandbox_lots = {}
+            cancelled = { max_attempts = 3 }
+            turn_timeout = { max_attempts = 0, attempts = 2 }
+            rate_limited = { max_attempts = 5, backoff = { initial = "1h" } }
+            harness_error = 3
             [queue."a b"]
             concurrency = -1
             [agent.x]

@@ -1,6 +1,7 @@
 //! Trying again: in place while nothing later has begun, else at the tail; once; by a new turn.
 
 use holdfast_shared::db::redrive::Place;
+use holdfast_shared::db::scheduling::rank::Announcement;
 
 use super::*;
 
@@ -10,7 +11,7 @@ async fn a_dead_turn_is_tried_again_before_what_waits_behind_it() {
     let db = &test.db;
     let (one, two, _) = (submit(db, "s", "1").await, submit(db, "s", "2").await, submit(db, "s", "3").await);
     fails(db, &worker, one, FailureClass::HarnessError).await;
-    db.mark_announced(&[two], 1).await.unwrap();
+    db.mark_announced(two, Announcement { epoch: 1, rank: 7 }).await.unwrap();
     let before: String = value(db, "select md5(t::text) from turns t where prompt = '1'").await;
     let redriven = db.redrive(one).await.unwrap();
     assert_eq!((redriven.place, redriven.seq, redriven.repeated), (Place::InPlace, 2, false));

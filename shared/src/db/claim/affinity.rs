@@ -1,0 +1,58 @@
+//! A session prefers the engine that has its warm computer: for a short time the turn is left to a worker there, then it
+//! runs anywhere, and the computer is left to its own engine to destroy. Reads only; the claim leaves the wake-up.
+
+use std::time::Duration;
+
+use holdfast_protocol::TurnId;
+use sqlx::{Postgres, Transaction};
+
+use super::rows::{BindingRow, SessionRow, TurnRow};
+use crate::db::lease::Claimant;
+use crate::db::{Db, Result};
+
+/// How much longer the turn is left to the engine of its computer; `None` = it may run here.
+pub(super) async fn wait(
+    tx: &mut Transaction<'_, Postgres>,
+    session: &SessionRow,
+    row: &TurnRow,
+    binding: &BindingRow,
+    who: &Claimant,
+) -> Result<Option<Duration>> {
+    let most = row.policy.affinity_wait.0;
+    let parked = binding.warm
+        && !binding.condemned
+        && binding.warm_at_checkpoint.is_some()
+        && binding.warm_at_checkpoint == session.recovery_point
+        && binding.spec_digest.as_deref() == Some(row.spec.sandbox.digest().as_str());
+    let (true, Some(engine)) = (parked, binding.engine_id.as_deref().filter(|engine| *engine != who.engine_id)) else {
+        return Ok(None);
+    };
+    // From when the turn could run: it is due, and the turn before it has left the computer.
+    let waited = Duration::from_secs_f64(row.waited_ms.min(binding.since_ms).max(0.0) / 1000.0);
+    let left = most.saturating_sub(waited);
+    if left.is_zero() {
+        return Ok(None);
+    }
+    let (lives,): (bool,) = sqlx::query_as(
+        "select exists (select from workers
+         where engine_id = $1 and state = 'active' and lease_until > clock_timestamp())",
+    )
+    .bind(engine)
+    .fetch_one(&mut **tx)
+    .await?;
+    Ok(lives.then_some(left))
+}
+
+impl Db {
+    /// The engine that has the warm computer of the turn's session.
+    pub async fn warm_engine(&self, turn: TurnId) -> Result<Option<String>> {
+        let row: Option<(Option<String>,)> = sqlx::query_as(
+            "select b.engine_id from turns t join sandbox_bindings b on b.session_id = t.session_id
+             where t.id = $1 and t.state = 'queued' and b.warm_at_checkpoint is not null",
+        )
+        .bind(turn.0)
+        .fetch_optional(self.pool())
+        .await?;
+        Ok(row.and_then(|(engine,)| engine))
+    }
+}
