@@ -17,6 +17,7 @@ pub mod reach;
 pub mod redrive;
 pub mod runs;
 pub mod scheduling;
+pub mod stage;
 pub mod submit;
 pub mod sweep;
 pub mod views;
@@ -25,14 +26,21 @@ pub mod workers;
 use std::str::FromStr;
 use std::time::Duration;
 
+use sqlx::Postgres;
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 
 pub mod objects;
+
+/// Connections beside the pool; see `Db::urgent`.
+const RESERVED: u32 = 2;
 
 /// A handle on the database; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Db {
     pool: PgPool,
+    /// For what ends a turn, when the pool has nothing free.
+    reserved: PgPool,
     options: PgConnectOptions,
 }
 
@@ -110,7 +118,13 @@ impl Db {
             .connect_with(options.clone())
             .await
             .map_err(|source| DbError::Unreachable { at: address(&options), source })?;
-        Ok(Self { pool, options })
+        let reserved = PgPoolOptions::new()
+            .max_connections(RESERVED)
+            .acquire_timeout(Duration::from_secs(10))
+            .idle_timeout(Duration::from_secs(60))
+            .test_before_acquire(false)
+            .connect_lazy_with(options.clone());
+        Ok(Self { pool, reserved, options })
     }
 
     /// Brings the schema up to date; several processes may do so at once.
@@ -127,6 +141,17 @@ impl Db {
 
     pub fn pool(&self) -> &PgPool {
         &self.pool
+    }
+
+    /// A connection for stage and commit: however many claims, events and transfers wait for the pool, turns end.
+    async fn urgent(&self) -> Result<PoolConnection<Postgres>> {
+        if let Some(free) = self.pool.try_acquire() {
+            return Ok(free);
+        }
+        Ok(tokio::select! {
+            free = self.reserved.acquire() => free?,
+            free = self.pool.acquire() => free?,
+        })
     }
 
     /// For connections that must not come from the pool (liveness, heartbeat).

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use holdfast_protocol::message::Call;
@@ -12,6 +13,7 @@ use holdfast_shared::domain::policy::QueuePolicy;
 use holdfast_shared::domain::sandbox::computer_name;
 use holdfast_shared::queue::{Publisher, WakeUp};
 use holdfast_tests::house::{House, small_sandbox};
+use holdfast_tests::results::{surroundings, write_section};
 use holdfast_tests::services::amqp_url;
 use holdfast_tests::workers::{WorkerOptions, WorkerProcess, until};
 use holdfast_worker::channel::Channel;
@@ -131,9 +133,9 @@ async fn main() {
     let floor = floor(&house).await;
     let text = report(&warm, &cold, &floor, idle_worker);
     println!("{text}");
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/RESULTS.md");
-    if let Err(error) = std::fs::write(path, text) {
-        eprintln!("{path}: {error}");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/RESULTS.md");
+    if let Err(error) = write_section(&path, "Turns", &text) {
+        eprintln!("{}: {error}", path.display());
     }
     drop(worker);
     house.close().await;
@@ -145,14 +147,9 @@ fn shown(ms: f64) -> String {
 }
 
 fn report(warm: &Samples, cold: &Samples, floor: &Samples, idle_worker: f64) -> String {
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    let load = load.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-    let date = std::process::Command::new("date").args(["-u", "+%Y-%m-%d %H:%M UTC"]).output();
-    let date = date.map(|out| String::from_utf8_lossy(&out.stdout).trim().to_owned()).unwrap_or_default();
-    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let surroundings = surroundings();
     let mut text = format!(
-        "# Benchmarks\n\nWritten by `deploy/bench`. Medians in milliseconds; machines are noisy, so read the ratios.\n\n\
-         ## Turns\n\n{date}, {cores} cores, load {load}. Scripted harness on real Docker, PostgreSQL and RabbitMQ; median of \
+        "{surroundings}. Medians in milliseconds. Scripted harness on real Docker, PostgreSQL and RabbitMQ; median of \
          {ROUNDS}; cold = the computer was removed before the turn.\n\n| | warm | cold |\n| --- | ---: | ---: |\n"
     );
     let names: BTreeSet<&String> = warm.0.keys().chain(cold.0.keys()).filter(|name| *name != TOTAL).collect();

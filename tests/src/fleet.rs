@@ -6,8 +6,9 @@ use holdfast_protocol::harness::{Harness, ScriptedSettings};
 use holdfast_protocol::{CheckpointId, ObjectId, TurnId, WorkerId};
 use holdfast_shared::db::Db;
 use holdfast_shared::db::end::Publication;
+use holdfast_shared::db::events::EventRow;
 use holdfast_shared::db::lease::{Claim, Claimant, Grant};
-use holdfast_shared::db::runs::StagedCheckpoint;
+use holdfast_shared::db::stage::StagedCheckpoint;
 use holdfast_shared::db::submit::{NewTurn, Wish};
 use holdfast_shared::db::workers::{Liveness, WorkerInfo};
 use holdfast_shared::domain::agent::AgentSpec;
@@ -129,11 +130,16 @@ impl TestWorker {
     }
 }
 
+/// A row of events as no decoder would take it.
+pub fn row(from: u64, next: u64, body: &[u8]) -> EventRow {
+    EventRow { from, next, body: body.to_vec() }
+}
+
 /// Brings a granted turn to a staged checkpoint.
 pub async fn stage(db: &Db, grant: &Grant) -> Publication {
     let checkpoint = CheckpointId::generate();
     db.harness_started(&grant.lease, TTL).await.expect("started");
-    db.stage_result(&grant.lease, &json!({"result": "ok"}), &json!([])).await.expect("staged");
+    db.stage_result(&grant.lease, &json!({"result": "ok"}), &json!([]), &[]).await.expect("staged");
     let parent = grant.recovery_point.map(|point| point.checkpoint);
     let staged = StagedCheckpoint {
         checkpoint,

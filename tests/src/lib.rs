@@ -6,6 +6,7 @@ pub mod fleet;
 pub mod house;
 pub mod memory;
 pub mod proxy;
+pub mod results;
 pub mod services;
 pub mod stub;
 pub mod workers;

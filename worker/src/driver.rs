@@ -11,6 +11,7 @@ use holdfast_protocol::message::EndReason;
 use holdfast_protocol::outcome::Outcome;
 use holdfast_protocol::{CheckpointId, FailureClass};
 use holdfast_shared::db::end::RunEnd;
+use holdfast_shared::db::events::EventRow;
 use holdfast_shared::db::lease::{ComputerPlan, Grant, Lease};
 use holdfast_shared::domain::retry::decide;
 use holdfast_shared::domain::turn::{Effect, TurnEvent, TurnState};
@@ -42,6 +43,10 @@ pub struct Drive {
     /// The computer came warm: background processes of earlier turns live on.
     warm: bool,
     cursor: u64,
+    /// Rows of events that the runtime still holds too.
+    unstored: Vec<EventRow>,
+    /// Bytes of events that the run has stored, as far as this driver knows.
+    event_bytes: u64,
     outcome: Option<Outcome>,
     end: Option<RunEnd>,
     staged: Option<save::Staged>,
@@ -58,6 +63,8 @@ impl Drive {
         Self {
             computer: grant.computer.clone(),
             cursor: grant.next_cursor,
+            unstored: Vec::new(),
+            event_bytes: 0,
             channel: None,
             warm: false,
             outcome: None,

@@ -6,7 +6,7 @@
 
 use holdfast_protocol::{CheckpointId, FailureClass, RunId, SessionId, TurnId};
 use serde_json::Value;
-use sqlx::{Postgres, Transaction};
+use sqlx::{Connection, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::lease::Lease;
@@ -76,7 +76,8 @@ pub struct Publication {
 impl Db {
     /// Publishes run, recovery point and conversation, makes the next turn due and moves the lease to `parking`.
     pub async fn commit(&self, lease: &Lease, publication: &Publication) -> Result<Option<NextHead>> {
-        let mut tx = self.pool().begin().await?;
+        let mut connection = self.urgent().await?;
+        let mut tx = connection.begin().await?;
         lock_lease(&mut tx, lease).await?;
         let published = sqlx::query(
             "with s as (
@@ -88,7 +89,11 @@ impl Db {
              r as (
                  update runs set state = 'succeeded', ended_at = clock_timestamp(), burned = false, checkpoint_id = $2,
                         native_conversation = $3, phases_ms = phases_ms || $6
-                 where id = $5 and ended_at is null and exists (select from c) returning id)
+                 where id = $5 and ended_at is null and exists (select from c) returning id),
+             b as (
+                 update sandbox_bindings set state = 'parking', turn_id = null, run_id = null, warm_at_checkpoint = $2,
+                        warm_until = clock_timestamp() + $8 * interval '1 second', updated_at = clock_timestamp()
+                 where session_id = $1 and exists (select from r))
              update turns set state = 'succeeded', class = null, error = null, head = false, attempts = attempts + 1,
                     ended_at = clock_timestamp()
              where id = $7 and exists (select from r)",
@@ -100,6 +105,7 @@ impl Db {
         .bind(lease.run.0)
         .bind(&publication.phases_ms)
         .bind(lease.turn.0)
+        .bind(publication.warm_for_s)
         .execute(&mut *tx)
         .await?;
         if published.rows_affected() != 1 {
@@ -110,16 +116,6 @@ impl Db {
         }
         let over = Over { turn: lease.turn.0, run: lease.run.0, succeeded: true };
         let next = next_head(&mut tx, lease.session.0, Some(over)).await?;
-        sqlx::query(
-            "update sandbox_bindings set state = 'parking', turn_id = null, run_id = null, warm_at_checkpoint = $2,
-                    warm_until = clock_timestamp() + $3 * interval '1 second', updated_at = clock_timestamp()
-             where session_id = $1",
-        )
-        .bind(lease.session.0)
-        .bind(publication.checkpoint.0)
-        .bind(publication.warm_for_s)
-        .execute(&mut *tx)
-        .await?;
         tx.commit().await?;
         Ok(next)
     }
@@ -141,12 +137,11 @@ impl Db {
     }
 }
 
-/// Locks session and binding, in that order, and compares fence and token.
+/// Locks session and binding, in that order, and compares fence and token as they are once both are held.
 pub(super) async fn lock_lease(tx: &mut Transaction<'_, Postgres>, lease: &Lease) -> Result<()> {
-    sqlx::query("select from sessions where id = $1 for update").bind(lease.session.0).execute(&mut **tx).await?;
     let held: Option<(bool,)> = sqlx::query_as(
-        "select true from sandbox_bindings
-         where session_id = $1 and fence = $2 and lease_token = $3 and state <> 'free' for update",
+        "select true from sessions s join sandbox_bindings b on b.session_id = s.id
+         where s.id = $1 and b.fence = $2 and b.lease_token = $3 and b.state <> 'free' for update of s, b",
     )
     .bind(lease.session.0)
     .bind(lease.fence.get() as i64)

@@ -1,9 +1,10 @@
-//! What the holder of a lease writes while a run goes on: state, events, stages, the computer. Every statement compares
-//! fence and token on the run row (or locks the binding) and reports `LeaseLost` when it touched nothing.
+//! What the holder of a lease writes while a run goes on: its state and its computer (events and stages: `stage`). Every
+//! statement compares fence and token on the run row (or locks the binding) and reports `LeaseLost` when it touched
+//! nothing; dying between two of them leaves a run that the next lease holder goes on with.
 
 use std::time::Duration;
 
-use holdfast_protocol::{CheckpointId, Generation, ObjectId, RunId};
+use holdfast_protocol::Generation;
 use serde_json::Value;
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
@@ -12,25 +13,6 @@ use super::end::lock_lease;
 use super::lease::{ComputerPlan, Lease};
 use super::{Db, DbError, Result};
 use crate::domain::sandbox::computer_name;
-
-/// What a run has staged.
-#[derive(Clone, Debug, Default)]
-pub struct Stages {
-    pub result: Option<Value>,
-    pub checkpoint: Option<CheckpointId>,
-}
-
-/// A checkpoint that is verified in the store and not yet published.
-#[derive(Clone, Debug)]
-pub struct StagedCheckpoint {
-    pub checkpoint: CheckpointId,
-    pub namespace: String,
-    pub parent: Option<CheckpointId>,
-    pub manifest: ObjectId,
-    pub native_conversation: String,
-    pub stats: Value,
-    pub stored_bytes: u64,
-}
 
 impl Db {
     /// The harness was started: the turn runs, its deadline counts from here.
@@ -66,87 +48,6 @@ impl Db {
         touched(done.rows_affected())
     }
 
-    /// Stores a batch of events that begins at cursor `from`. Repeating a batch that got through is fine.
-    pub async fn append_events(&self, lease: &Lease, from: u64, next: u64, body: &[u8]) -> Result<()> {
-        let done = sqlx::query(
-            "with r as (
-                 update runs set next_cursor = $5, event_bytes = event_bytes + octet_length($6)
-                 where id = $1 and fence = $2 and lease_token = $3 and next_cursor = $4 and ended_at is null returning id)
-             insert into run_events (run_id, from_cursor, next_cursor, body) select id, $4, $5, $6 from r",
-        )
-        .bind(lease.run.0)
-        .bind(lease.fence.get() as i64)
-        .bind(lease.token.0)
-        .bind(from as i64)
-        .bind(next as i64)
-        .bind(body)
-        .execute(self.pool())
-        .await?;
-        if done.rows_affected() == 1 {
-            return Ok(());
-        }
-        let stored: Option<(i64,)> = sqlx::query_as(
-            "select next_cursor from runs where id = $1 and fence = $2 and lease_token = $3 and ended_at is null",
-        )
-        .bind(lease.run.0)
-        .bind(lease.fence.get() as i64)
-        .bind(lease.token.0)
-        .fetch_optional(self.pool())
-        .await?;
-        match stored {
-            Some((stored,)) if stored == next as i64 => Ok(()),
-            Some((stored,)) => Err(DbError::Refused(format!("events of the run end at {stored}, not at {from}"))),
-            None => Err(DbError::LeaseLost),
-        }
-    }
-
-    /// Stores what a finished harness left, before anything else is touched. Immutable: a repeat changes nothing.
-    pub async fn stage_result(&self, lease: &Lease, outcome: &Value, usage: &Value) -> Result<()> {
-        let done = sqlx::query(
-            "with r as (
-                 update runs set state = 'saving', outcome = coalesce(outcome, $4), usage = coalesce(usage, $5)
-                 where id = $1 and fence = $2 and lease_token = $3 and state in ('running', 'saving') returning id, turn_id),
-             s as (insert into run_stages (run_id, kind, body) select id, 'result', $4 from r on conflict do nothing)
-             update turns set state = 'saving' where id = (select turn_id from r)",
-        )
-        .bind(lease.run.0)
-        .bind(lease.fence.get() as i64)
-        .bind(lease.token.0)
-        .bind(outcome)
-        .bind(usage)
-        .execute(self.pool())
-        .await?;
-        touched(done.rows_affected())
-    }
-
-    /// Records a verified checkpoint as staged; from here any worker of the lease can commit it.
-    pub async fn stage_checkpoint(&self, lease: &Lease, staged: &StagedCheckpoint) -> Result<()> {
-        let mut tx = self.pool().begin().await?;
-        hold_run(&mut tx, lease).await?;
-        sqlx::query(
-            "with c as (
-                 insert into checkpoints (id, namespace, session_id, turn_id, run_id, parent, manifest, native_conversation,
-                                          stats, stored_bytes)
-                 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) on conflict do nothing),
-             r as (update runs set stats = $9 where id = $5)
-             insert into run_stages (run_id, kind, body) values ($5, 'checkpoint', to_jsonb($1::text)) on conflict do nothing",
-        )
-        .bind(staged.checkpoint.0)
-        .bind(&staged.namespace)
-        .bind(lease.session.0)
-        .bind(lease.turn.0)
-        .bind(lease.run.0)
-        .bind(staged.parent.map(|parent| parent.0))
-        .bind(staged.manifest.0.as_slice())
-        .bind(&staged.native_conversation)
-        .bind(&staged.stats)
-        .bind(staged.stored_bytes as i64)
-        .execute(&mut *tx)
-        .await?;
-        tx.commit().await?;
-        Ok(())
-    }
-
     /// The state of a run as its own lease sees it, to resolve a write whose answer was lost. `None` = lease lost.
     pub async fn run_state(&self, lease: &Lease) -> Result<Option<String>> {
         let row: Option<(String,)> =
@@ -157,18 +58,6 @@ impl Db {
                 .fetch_optional(self.pool())
                 .await?;
         Ok(row.map(|(state,)| state))
-    }
-
-    /// Native conversation and checkpoint that a lost worker staged, for the commit.
-    pub async fn staged_checkpoint(&self, run: RunId) -> Result<Option<(CheckpointId, Option<CheckpointId>, String)>> {
-        let row: Option<(Uuid, Option<Uuid>, String)> = sqlx::query_as(
-            "select id, parent, native_conversation from checkpoints where run_id = $1 and state = 'staged'
-             order by created_at desc limit 1",
-        )
-        .bind(run.0)
-        .fetch_optional(self.pool())
-        .await?;
-        Ok(row.map(|(id, parent, native)| (CheckpointId(id), parent.map(CheckpointId), native)))
     }
 
     /// Condemns the lease's computer and plans the next generation, under the lock of the lease.
@@ -275,19 +164,6 @@ pub enum Parked {
     Gone,
 }
 
-pub(super) async fn stages(tx: &mut Transaction<'_, Postgres>, run: RunId) -> Result<Stages> {
-    let rows: Vec<(String, Value)> =
-        sqlx::query_as("select kind, body from run_stages where run_id = $1").bind(run.0).fetch_all(&mut **tx).await?;
-    let mut stages = Stages::default();
-    for (kind, body) in rows {
-        match kind.as_str() {
-            "result" => stages.result = Some(body),
-            _ => stages.checkpoint = body.as_str().and_then(|id| Uuid::try_parse(id).ok()).map(CheckpointId),
-        }
-    }
-    Ok(stages)
-}
-
 pub(super) async fn hold_run(tx: &mut Transaction<'_, Postgres>, lease: &Lease) -> Result<()> {
     let held: Option<(bool,)> = sqlx::query_as(
         "select true from runs where id = $1 and fence = $2 and lease_token = $3 and ended_at is null for share",
@@ -300,6 +176,6 @@ pub(super) async fn hold_run(tx: &mut Transaction<'_, Postgres>, lease: &Lease) 
     held.map(|_| ()).ok_or(DbError::LeaseLost)
 }
 
-fn touched(rows: u64) -> Result<()> {
+pub(super) fn touched(rows: u64) -> Result<()> {
     if rows == 1 { Ok(()) } else { Err(DbError::LeaseLost) }
 }

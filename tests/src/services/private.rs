@@ -11,6 +11,7 @@ pub struct PrivatePostgres {
     directory: tempfile::TempDir,
     port: u16,
     user: Option<(u32, u32)>,
+    settings: String,
 }
 
 /// How the server goes down.
@@ -25,6 +26,11 @@ pub enum Shutdown {
 impl PrivatePostgres {
     /// Makes a cluster and starts its server.
     pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// The same, with further settings (`-c name=value ...`).
+    pub fn start_with(settings: &str) -> Self {
         let bin = bin().expect("a test restarts PostgreSQL and needs its server programs: apt-get install postgresql");
         let directory = tempfile::tempdir().expect("a temporary directory");
         let port =
@@ -34,7 +40,7 @@ impl PrivatePostgres {
         if let Some((uid, gid)) = user {
             std::os::unix::fs::chown(directory.path(), Some(uid), Some(gid)).expect("the directory is ours");
         }
-        let server = Self { bin, directory, port, user };
+        let server = Self { bin, directory, port, user, settings: settings.to_owned() };
         let data = server.data();
         server.run("initdb", &["-D", &data, "-U", "postgres", "-E", "UTF8", "--locale=C.UTF-8", "--auth=trust", "-N"]);
         server.up();
@@ -53,8 +59,8 @@ impl PrivatePostgres {
     pub fn up(&self) {
         let settings = format!(
             "-p {} -c listen_addresses=127.0.0.1 -c unix_socket_directories='' -c fsync=off -c max_connections=200 \
-             -c client_connection_check_interval=500ms",
-            self.port
+             -c client_connection_check_interval=500ms {}",
+            self.port, self.settings
         );
         let log = self.directory.path().join("log").display().to_string();
         self.run("pg_ctl", &["-D", &self.data(), "-w", "-l", &log, "-o", &settings, "start"]);

@@ -11,7 +11,7 @@ use holdfast_shared::db::scheduling::rank::Announcement;
 use holdfast_shared::domain::policy::{Backoff, Jitter, QueuePolicy, Span};
 use holdfast_shared::domain::retry::Spent;
 use holdfast_shared::domain::turn::TurnState;
-use holdfast_tests::fleet::{TTL, TestWorker, catalog, stage, submit, value};
+use holdfast_tests::fleet::{TTL, TestWorker, catalog, row, stage, submit, value};
 use holdfast_tests::services::TestDb;
 use serde_json::json;
 
@@ -67,7 +67,7 @@ async fn a_stale_worker_writes_nothing_after_a_takeover() {
     let turn = submit(db, "s", "one").await;
     let old = w1.granted(db, turn).await;
     db.harness_started(&old.lease, TTL).await.unwrap();
-    db.append_events(&old.lease, 0, 3, b"x").await.unwrap();
+    db.append_events(&old.lease, &[row(0, 3, b"x")]).await.unwrap();
     assert_eq!(declined(w2.claim(db, turn).await), Decline::Held, "a live lease protects its turn");
     w1.die(db).await;
     assert_eq!(db.orphans(&w2.who).await.unwrap(), vec![turn]);
@@ -75,9 +75,9 @@ async fn a_stale_worker_writes_nothing_after_a_takeover() {
     assert!(new.taken_over && new.lease.fence > old.lease.fence && new.lease.run == old.lease.run);
     assert_eq!((new.next_cursor, new.computer.generation), (3, old.computer.generation));
     assert!(matches!(new.state, TurnState::Running(_)));
-    lost(db.append_events(&old.lease, 3, 4, b"y").await);
+    lost(db.append_events(&old.lease, &[row(3, 4, b"y")]).await);
     lost(db.harness_started(&old.lease, TTL).await);
-    lost(db.stage_result(&old.lease, &json!({}), &json!([])).await);
+    lost(db.stage_result(&old.lease, &json!({}), &json!([]), &[]).await);
     lost(db.stopping(&old.lease).await);
     lost(db.fail(&old.lease, &old.policy, old.spent, &RunEnd::new(FailureClass::HarnessError, "stale")).await);
     lost(db.replace_computer(&old.lease, "default", "scripted", "stale").await);
@@ -100,7 +100,7 @@ async fn a_token_decides_where_a_fence_repeats() {
     let grant = worker.granted(db, submit(db, "s", "one").await).await;
     let mut forged = grant.lease;
     forged.token = holdfast_protocol::LeaseToken(uuid::Uuid::new_v4());
-    lost(db.append_events(&forged, 0, 1, b"x").await);
+    lost(db.append_events(&forged, &[row(0, 1, b"x")]).await);
     lost(db.fail(&forged, &grant.policy, Spent::default(), &RunEnd::new(FailureClass::HarnessError, "x")).await);
     test.drop().await;
 }
@@ -240,10 +240,10 @@ async fn event_batches_neither_double_nor_leave_gaps() {
     catalog(db, policy()).await;
     let worker = TestWorker::start(db, "e1").await;
     let grant = worker.granted(db, submit(db, "s", "one").await).await;
-    db.append_events(&grant.lease, 0, 5, b"a").await.unwrap();
-    db.append_events(&grant.lease, 0, 5, b"a").await.expect("a repeat of what got through is fine");
-    assert!(matches!(db.append_events(&grant.lease, 6, 7, b"b").await, Err(DbError::Refused(_))));
-    db.append_events(&grant.lease, 5, 7, b"b").await.unwrap();
+    db.append_events(&grant.lease, &[row(0, 5, b"a")]).await.unwrap();
+    db.append_events(&grant.lease, &[row(0, 5, b"a")]).await.expect("a repeat of what got through is fine");
+    assert!(matches!(db.append_events(&grant.lease, &[row(6, 7, b"b")]).await, Err(DbError::Refused(_))));
+    db.append_events(&grant.lease, &[row(5, 7, b"b")]).await.unwrap();
     assert_eq!(value::<i64>(db, "select count(*) from run_events").await, 2);
     test.drop().await;
 }
@@ -469,7 +469,7 @@ async fn a_late_cancel_of_an_ended_run_does_not_touch_its_successor() {
     db.fail(&old.lease, &old.policy, old.spent, &end).await.unwrap();
     let new = worker.granted(db, turn).await;
     lost(db.stopping(&old.lease).await);
-    lost(db.append_events(&old.lease, 0, 1, b"x").await);
+    lost(db.append_events(&old.lease, &[row(0, 1, b"x")]).await);
     assert_eq!(value::<String>(db, "select state from turns").await, "starting");
     db.stopping(&new.lease).await.unwrap();
     test.drop().await;
@@ -483,7 +483,7 @@ async fn a_turn_that_kills_its_workers_is_set_aside_and_progress_clears_it() {
     let (turn, other) = (submit(db, "s", "one").await, submit(db, "o", "two").await);
     let mut worker = TestWorker::start(db, "e1").await;
     let grant = worker.granted(db, turn).await;
-    db.append_events(&grant.lease, 0, 1, b"x").await.unwrap();
+    db.append_events(&grant.lease, &[row(0, 1, b"x")]).await.unwrap();
     for deaths in 1..=2 {
         worker.die(db).await;
         worker = TestWorker::start(db, "e1").await;

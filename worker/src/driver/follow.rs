@@ -13,7 +13,7 @@ use holdfast_protocol::FailureClass;
 use holdfast_protocol::event::Event;
 use holdfast_protocol::message::{Answer, Call, EndReason, Events, Refusal};
 use holdfast_shared::db::end::RunEnd;
-use holdfast_shared::db::events::encode_events;
+use holdfast_shared::db::events::pack_events;
 use holdfast_shared::domain::turn::TurnEvent;
 use tracing::{debug, warn};
 
@@ -69,11 +69,17 @@ impl Drive {
                 Seen::HandOver => return Err(Halt::HandOver),
                 Seen::Lost => self.reconnect().await?,
                 Seen::Events(events) => {
-                    self.store(&events).await?;
+                    self.pack(&events)?;
                     if let Some(outcome) = events.outcome {
                         self.phases.add("harness", since);
-                        return self.ended(outcome);
+                        let ended = self.ended(outcome);
+                        // The last events of a turn that ended well are stored with its result.
+                        if ended.is_err() || self.end_asked {
+                            self.store().await?;
+                        }
+                        return ended;
                     }
+                    self.store().await?;
                 }
             }
         }
@@ -116,18 +122,27 @@ impl Drive {
         }
     }
 
-    async fn store(&mut self, events: &Events) -> Result<(), Halt> {
+    /// Makes rows of what a poll brought; the cursor moves on when they are stored.
+    fn pack(&mut self, events: &Events) -> Result<(), Halt> {
         if events.next <= self.cursor {
             return Ok(());
         }
-        let body = encode_events(&events.events)?;
-        fenced!(self, self.worker.db.append_events(self.lease(), self.cursor, events.next, &body));
+        self.unstored = pack_events(&events.events, self.cursor, events.next, self.event_bytes)?;
         let dropped = events.events.iter().map(|event| match event.event {
             Event::Dropped { events, .. } => events,
             _ => 0,
         });
         self.worker.metrics.events_stored(events.events.len() as u64, dropped.sum());
-        self.cursor = events.next;
+        Ok(())
+    }
+
+    /// Stores the rows that `pack` made.
+    async fn store(&mut self) -> Result<(), Halt> {
+        let rows = std::mem::take(&mut self.unstored);
+        if let Some(last) = rows.last() {
+            self.event_bytes = fenced!(self, self.worker.db.append_events(self.lease(), &rows));
+            self.cursor = last.next;
+        }
         Ok(())
     }
 

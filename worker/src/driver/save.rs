@@ -10,7 +10,7 @@ use holdfast_protocol::message::{Call, CaptureLimits, Refusal};
 use holdfast_protocol::outcome::Outcome;
 use holdfast_protocol::{CheckpointId, FailureClass};
 use holdfast_shared::db::end::Publication;
-use holdfast_shared::db::runs::StagedCheckpoint;
+use holdfast_shared::db::stage::StagedCheckpoint;
 use holdfast_shared::domain::turn::TurnEvent;
 use serde_json::Value;
 use tracing::{info, warn};
@@ -41,7 +41,9 @@ impl Drive {
         let since = Instant::now();
         let outcome = self.outcome.as_ref().ok_or_else(|| Halt::Internal(anyhow::anyhow!("no outcome to stage")))?;
         let (result, usage) = (outcome_json(outcome), clean_json(serde_json::json!(outcome.usage)));
-        fenced!(self, self.worker.db.stage_result(self.lease(), &result, &usage));
+        let tail = std::mem::take(&mut self.unstored);
+        fenced!(self, self.worker.db.stage_result(self.lease(), &result, &usage, &tail));
+        self.cursor = tail.last().map_or(self.cursor, |last| last.next);
         self.phases.add("stage", since);
         Ok(None)
     }

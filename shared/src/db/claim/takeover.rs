@@ -30,7 +30,7 @@ pub(super) async fn take_over(
         return Ok(Claim::Declined(Decline::Held));
     }
     let run = RunId(row.run_id.expect("a turn in flight has a run (check constraint)"));
-    let staged = crate::db::runs::stages(tx, run).await?;
+    let staged = crate::db::stage::stages(tx, run).await?;
     let same_engine = binding.engine_id.as_deref() == Some(who.engine_id.as_str());
     if !same_engine && staged.checkpoint.is_none() {
         if !(who.settled && binding.holder_long_expired.unwrap_or(true)) {

@@ -56,7 +56,7 @@ async fn a_frozen_worker_that_wakes_after_its_lease_touches_no_row() {
     for session in 0..4 {
         chaos.submit(&format!("s{session}"), "say begun\nwait 2500").await;
     }
-    let running = async || chaos.count("select count(*) from turns where state = 'running'").await == 4;
+    let running = async || chaos.count("select count(*) from turns where state = 'running'").await >= 1;
     chaos.until(LONG, &[&old], running).await;
     let new = chaos.worker("new", 4);
     old.signal(libc::SIGSTOP);

@@ -4,7 +4,7 @@ use holdfast_protocol::FailureClass;
 use holdfast_protocol::event::{Event, JournalEvent};
 use holdfast_shared::db::Db;
 use holdfast_shared::db::end::RunEnd;
-use holdfast_shared::db::events::encode_events;
+use holdfast_shared::db::events::pack_events;
 use holdfast_shared::db::lease::Grant;
 use holdfast_tests::fleet::{TTL, stage};
 
@@ -25,9 +25,8 @@ async fn append(db: &Db, grant: &Grant, from: u64, events: Vec<Event>) {
     let events: Vec<JournalEvent> =
         (from..).zip(events).map(|(cursor, event)| JournalEvent { cursor, at_ms: cursor, event, raw: None }).collect();
     let next = from + events.len() as u64;
-    db.append_events(&grant.lease, from, next, &encode_events(&events).expect("events encode"))
-        .await
-        .expect("the database answers");
+    let rows = pack_events(&events, from, next, 0).expect("events encode");
+    db.append_events(&grant.lease, &rows).await.expect("the database answers");
 }
 
 fn said(text: &str) -> Event {

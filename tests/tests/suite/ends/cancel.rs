@@ -2,7 +2,7 @@
 
 use holdfast_shared::db::DbError;
 use holdfast_shared::db::end::Cancelled;
-use holdfast_tests::fleet::TTL;
+use holdfast_tests::fleet::{TTL, row};
 
 use super::*;
 
@@ -19,7 +19,7 @@ async fn a_turn_whose_worker_is_dead_is_ended_by_the_canceller_under_a_higher_fe
     assert_eq!(db.cancel(one).await.unwrap(), Cancelled::Done);
     assert_eq!(state(db, one).await, "cancelled");
     assert_eq!(value::<i64>(db, "select fence from sandbox_bindings").await, 2);
-    assert!(matches!(db.append_events(&grant.lease, 0, 1, b"x").await, Err(DbError::LeaseLost)));
+    assert!(matches!(db.append_events(&grant.lease, &[row(0, 1, b"x")]).await, Err(DbError::LeaseLost)));
     assert!(matches!(db.stopping(&grant.lease).await, Err(DbError::LeaseLost)));
     assert_eq!(value::<i64>(db, "select count(*) from retired_computers").await, 1);
     let other = TestWorker::start(db, "e2").await;
