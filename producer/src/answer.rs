@@ -22,6 +22,9 @@ pub struct Answer {
     pub error: Option<String>,
     pub attempts: i32,
     pub result: Option<String>,
+    /// The answer that follows the agent's output schema.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub structured_output: Option<Value>,
     pub native_conversation: Option<String>,
     pub checkpoint: Option<CheckpointId>,
     pub usage: Option<Value>,
@@ -40,6 +43,7 @@ impl Answer {
             error: turn.error.clone(),
             attempts: turn.attempts,
             result: last.and_then(|run| run.result().map(str::to_owned)),
+            structured_output: last.and_then(RunView::structured_output),
             native_conversation: last.and_then(|run| run.native_conversation.clone()),
             checkpoint: last.and_then(|run| run.checkpoint_id.map(CheckpointId)),
             usage: last.and_then(|run| run.usage.clone()),

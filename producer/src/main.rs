@@ -10,6 +10,7 @@ mod batch;
 mod cli;
 mod commands;
 mod context;
+mod outcome;
 mod printer;
 mod render;
 mod resolve;

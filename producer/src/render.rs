@@ -4,12 +4,14 @@ use holdfast_protocol::event::{Event, Stream};
 use owo_colors::OwoColorize;
 use serde_json::Value;
 
-use crate::text::{clean, one_line};
+use crate::text::{clean, count, one_line};
 
 /// Lines of a tool's result that are shown.
 const RESULT_LINES: usize = 4;
 const WIDTH: usize = 160;
-/// The field of a tool's input that says most, in this order.
+/// The field of a tool's input that names a file.
+const PATHS: &[&str] = &["file_path", "notebook_path", "path"];
+/// The one that says most, in this order.
 const TELLING: &[&str] =
     &["command", "file_path", "notebook_path", "path", "pattern", "query", "url", "skill", "description", "prompt"];
 
@@ -17,6 +19,8 @@ const TELLING: &[&str] =
 #[derive(Default)]
 pub struct Renderer {
     last_text: String,
+    /// The file that the last tool call named: that it was changed goes without saying.
+    last_path: Option<String>,
 }
 
 impl Renderer {
@@ -37,9 +41,12 @@ impl Renderer {
                 (!line.is_empty()).then(|| format!("{} {}", "~".dimmed(), line.dimmed().italic()))
             }
             Event::ToolCall { name, input, .. } => {
-                Some(format!("{} {} {}", "→".cyan(), clean(name).bold(), tool_input(input)))
+                let input: Value = serde_json::from_str(input).unwrap_or_else(|_| Value::from(input.as_str()));
+                self.last_path = PATHS.iter().find_map(|field| Some(input[field].as_str()?.to_owned()));
+                Some(format!("{} {} {}", "→".cyan(), clean(name).bold(), tool_input(&input)).trim_end().to_owned())
             }
             Event::ToolResult { output, is_error, .. } => result(output, *is_error),
+            Event::FileChange { path, .. } if self.last_path.as_deref() == Some(path) => None,
             Event::FileChange { path, kind } => Some(format!("{} {} {}", "±".cyan(), clean(kind), clean(path))),
             Event::Notice { text } => Some(format!("{} {}", "!".yellow(), one_line(text, WIDTH).yellow())),
             Event::Output { stream, text } => {
@@ -56,13 +63,23 @@ impl Renderer {
     }
 }
 
-fn tool_input(input: &str) -> String {
-    let Ok(Value::Object(fields)) = serde_json::from_str(input) else { return one_line(input, WIDTH) };
+fn tool_input(input: &Value) -> String {
+    let Value::Object(fields) = input else { return one_line(input.as_str().unwrap_or_default(), WIDTH) };
     let telling = TELLING.iter().find_map(|name| fields.get(*name)?.as_str());
     match telling {
-        Some(text) => one_line(text, WIDTH),
+        Some(text) => format!("{}{}", one_line(text, WIDTH), size(input)),
         None if fields.is_empty() => String::new(),
-        None => one_line(&Value::Object(fields).to_string(), WIDTH),
+        None => one_line(&input.to_string(), WIDTH),
+    }
+}
+
+/// ` (+12 lines)`, ` (-1 +3 lines)`: how much a call writes.
+fn size(input: &Value) -> String {
+    let lines = |field: &str| input[field].as_str().map(|text| text.lines().count());
+    match (lines("content"), lines("old_string"), lines("new_string")) {
+        (Some(new), ..) => format!(" (+{})", count(new as i64, "line")),
+        (None, Some(old), Some(new)) => format!(" (-{old} +{})", count(new as i64, "line")),
+        _ => String::new(),
     }
 }
 
@@ -100,7 +117,10 @@ mod tests {
             Event::Started { native: Some("0f1e".to_owned()), model: Some("claude-sonnet-4-5".to_owned()) },
             Event::Thinking { text: "I should write the file.\nThen run it.".to_owned() },
             call("Write", r#"{"file_path":"hello.py","content":"print(1)\n"}"#),
+            Event::FileChange { path: "hello.py".to_owned(), kind: "write".to_owned() },
             result("File created", false),
+            call("Edit", r#"{"file_path":"a.py","old_string":"x","new_string":"y\nz"}"#),
+            Event::FileChange { path: "b.py".to_owned(), kind: "edit".to_owned() },
             call("Bash", r#"{"command":"python3 hello.py\necho done","timeout":5}"#),
             result("1\n2\n3\n4\n5\n6\n", false),
             call("Odd", r#"{"a":[1,2]}"#),

@@ -28,6 +28,7 @@ mod follow;
 mod park;
 mod phases;
 mod save;
+mod schema;
 mod start;
 
 pub use halt::Halt;

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::retry::{self, Filter};
 use crate::answer::Answer;
 use crate::context::Context;
+use crate::outcome;
 use crate::printer;
 use crate::resolve;
 use crate::stop::{Code, Stop};
@@ -148,7 +149,9 @@ pub async fn history(context: &Context, turn: TurnId) -> Result<(), Stop> {
     let runs = db.runs_of(turn).await?;
     if context.json {
         let mut json = serde_json::to_value(&view).unwrap_or_default();
-        json["result"] = json!(Answer::new(&view, &runs).result);
+        let answer = Answer::new(&view, &runs);
+        json["result"] = json!(answer.result);
+        json["structured_output"] = json!(answer.structured_output);
         json["run_list"] = json!(runs);
         printer::json(&json);
         return Ok(());
@@ -174,6 +177,9 @@ pub async fn history(context: &Context, turn: TurnId) -> Result<(), Stop> {
     lines.push(field("prompt", &text::one_line(&view.prompt, 100)));
     if let Some(result) = Answer::new(&view, &runs).result.filter(|result| !result.trim().is_empty()) {
         lines.push(field("result", &text::one_line(&result, 100)));
+    }
+    if let Some(run) = runs.last() {
+        lines.extend(outcome::facts(run).iter().map(|(name, value)| field(name, value)));
     }
     printer::line(lines.join("\n"));
     if !runs.is_empty() {

@@ -109,9 +109,13 @@ impl Follower<'_> {
                 next = last.cursor + 1;
                 for event in &events {
                     if self.show == Show::JsonEvents {
-                        printer::json_line(&json!({
+                        let mut line = json!({
                             "run": id, "cursor": event.cursor, "at_ms": event.at_ms, "event": event.event
-                        }));
+                        });
+                        if let Some(raw) = &event.raw {
+                            line["raw"] = raw.as_str().into();
+                        }
+                        printer::json_line(&line);
                     } else if let Some(line) = self.renderer.render(&event.event) {
                         printer::line(line);
                     }

@@ -31,7 +31,8 @@ pub struct ToolResult {
 }
 
 /// Texts that the CLI itself sends to go on with a turn that was cut: they are no prompts.
-const CONTINUATIONS: [&str; 2] = ["Continue from where you left off", "[Request interrupted by user"];
+const CONTINUATIONS: [&str; 3] =
+    ["Continue from where you left off", "[Request interrupted by user", "[structured-output-enforce]"];
 
 impl Conversation {
     /// Reads `messages` of a request.

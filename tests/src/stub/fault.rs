@@ -8,6 +8,7 @@
 //! [stub: silent]                         not even headers
 //! [stub: hold]                           answers once somebody calls POST /stub/release
 //! [stub: delay 2s]                       waits before every piece of the answer
+//! [stub: limited 90s]                    a limit, told with the time after which it ends
 //! [stub: overflow] [stub: refusal] [stub: max tokens] [stub: overloaded]
 //! ```
 //!
@@ -29,6 +30,7 @@ pub enum Fault {
     Refusal,
     MaxTokens,
     Overloaded,
+    Limited(Duration),
 }
 
 /// A fault with its conditions.
@@ -85,6 +87,7 @@ fn fault(words: &[&str]) -> Option<Fault> {
         ["refusal"] => Fault::Refusal,
         ["max", "tokens"] => Fault::MaxTokens,
         ["overloaded"] => Fault::Overloaded,
+        ["limited", span] => Fault::Limited(duration(span)?),
         _ => return None,
     })
 }

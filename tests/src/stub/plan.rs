@@ -58,8 +58,22 @@ pub fn next(conversation: &Conversation, prompt: &str, tools: &[&str]) -> Next {
             Next::Call { say: format!("I will {}.", op.say), tool: op.tool, input: op.input }
         }
         Some(op) => Next::Say(format!("I cannot {}: the tool {} is not offered to me.", op.say, op.tool)),
-        None => Next::Say(closing(conversation, &task, &done)),
+        None => structured(exchange, &task, tools).unwrap_or_else(|| Next::Say(closing(conversation, &task, &done))),
     }
+}
+
+/// The tool of an answer that follows a schema.
+const STRUCTURED: &str = "StructuredOutput";
+
+/// What is to be said, as such an answer, where one is wanted and the words are JSON.
+fn structured(exchange: &Exchange, task: &Task, tools: &[&str]) -> Option<Next> {
+    let given = exchange.calls.iter().any(|call| call.name == STRUCTURED && call.result.is_some());
+    let answer = task.steps.iter().rev().find_map(|step| match step {
+        Step::Answer(Question::Say(text)) => serde_json::from_str::<Value>(text).ok().filter(Value::is_object),
+        _ => None,
+    })?;
+    let wanted = tools.contains(&STRUCTURED) && !given;
+    wanted.then(|| Next::Call { say: "I will answer.".to_owned(), tool: STRUCTURED, input: answer })
 }
 
 fn results(exchange: &Exchange) -> impl Iterator<Item = (&ToolCall, &ToolResult)> {

@@ -94,6 +94,7 @@ async fn messages(State(ledger): State<Arc<Ledger>>, headers: HeaderMap, body: B
         Some(Fault::Status { code, retry_after }) => {
             return error(code, "the stand-in was told to say so", retry_after);
         }
+        Some(Fault::Limited(wait)) => return limited(wait),
         Some(Fault::Overflow) => return error(400, "prompt is too long: 250000 tokens > 200000 maximum", None),
         Some(Fault::Silent) => std::future::pending().await,
         Some(Fault::Hold) => drop(releases.changed().await),
@@ -168,6 +169,26 @@ fn error(status: u16, message: &str, retry_after: Option<u64>) -> Response {
     let mut response = (code, Json(wire::error(status, message))).into_response();
     if let Some(seconds) = retry_after {
         response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}
+
+/// A usage limit as the real endpoint tells it: the CLI reads the time from these headers.
+fn limited(wait: Duration) -> Response {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let reset = (now + wait).as_secs().to_string();
+    let mut response = error(429, "the stand-in was told to say so", Some(wait.as_secs()));
+    let named = [
+        ("status", "rejected"),
+        ("reset", &reset),
+        ("representative-claim", "five_hour"),
+        ("5h-status", "rejected"),
+        ("5h-reset", &reset),
+    ];
+    for (name, value) in named {
+        let name = format!("anthropic-ratelimit-unified-{name}");
+        let name = header::HeaderName::try_from(name).expect("a plain name");
+        response.headers_mut().insert(name, value.parse().expect("plain text"));
     }
     response
 }

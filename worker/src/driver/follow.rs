@@ -72,7 +72,7 @@ impl Drive {
                     self.pack(&events)?;
                     if let Some(outcome) = events.outcome {
                         self.phases.add("harness", since);
-                        let ended = self.ended(outcome);
+                        let ended = self.ended(outcome).await;
                         // The last events of a turn that ended well are stored with its result.
                         if ended.is_err() || self.end_asked {
                             self.store().await?;
@@ -146,16 +146,18 @@ impl Drive {
         Ok(())
     }
 
-    fn ended(&mut self, outcome: holdfast_protocol::outcome::Outcome) -> Result<Option<TurnEvent>, Halt> {
+    async fn ended(&mut self, mut outcome: holdfast_protocol::outcome::Outcome) -> Result<Option<TurnEvent>, Halt> {
         self.worker.metrics.usage(&outcome);
         let failure = outcome.failure.clone();
         let native = outcome.native_conversation.clone();
+        let fits = if failure.is_none() { self.check_schema(&mut outcome).await } else { Ok(()) };
         self.outcome = Some(outcome);
         if let Some(failure) = failure {
             let mut end = RunEnd::new(failure.class, super::halt::clean(failure.message));
             end.retry_at_ms = failure.retry_at_ms;
             return Err(Halt::Run(Box::new(end)));
         }
+        fits?;
         match (native, &self.grant.native_conversation) {
             (None, _) => {
                 Err(Halt::run(FailureClass::NoNativeConversation, "the turn completed and named no conversation"))

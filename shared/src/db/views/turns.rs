@@ -123,6 +123,11 @@ impl RunView {
     pub fn result(&self) -> Option<&str> {
         self.outcome.as_ref()?.get("result")?.as_str()
     }
+
+    /// The answer that follows the agent's output schema.
+    pub fn structured_output(&self) -> Option<Value> {
+        serde_json::from_str(self.outcome.as_ref()?.get("structured_output")?.as_str()?).ok()
+    }
 }
 
 impl Db {

@@ -72,3 +72,14 @@ fn a_tool_that_is_not_offered_is_not_called() {
     let said = next(&conversation(&[(HELLO, vec![])]), HELLO, &["Bash"]);
     assert_eq!(said, Next::Say("I cannot write hello.py: the tool Write is not offered to me.".into()));
 }
+
+#[test]
+fn an_answer_with_a_schema_is_given_by_its_tool_once() {
+    let prompt = "Say `{\"name\":\"ada\"}`.";
+    let asked = |calls| next(&conversation(&[(prompt, calls)]), prompt, &["Bash", "StructuredOutput"]);
+    let Next::Call { tool: "StructuredOutput", input, .. } = asked(vec![]) else { panic!("a call") };
+    assert_eq!(input, json!({"name": "ada"}));
+    let given = call("StructuredOutput", input, Some(("Structured output provided", false)));
+    assert_eq!(asked(vec![given]), Next::Say("{\"name\":\"ada\"}".into()));
+    assert_eq!(after(prompt, vec![]), Next::Say("{\"name\":\"ada\"}".into()), "without the tool it is said");
+}

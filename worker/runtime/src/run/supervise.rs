@@ -5,6 +5,7 @@
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
+use holdfast_protocol::event::Event;
 use holdfast_protocol::failure::FailureClass;
 use holdfast_protocol::outcome::Outcome;
 use rustix::process::{Pid, Signal};
@@ -103,13 +104,14 @@ fn finish(run: &Run, state: MutexGuard<'_, State>, clean: bool, settings: &Setti
         native::verify(&*run.harness, &settings.place.state, id, proof, run.before.as_ref())
     });
     let mark = saved.as_ref().ok().copied().flatten();
+    let killed = run.kills.since();
     let ended = Ended {
         cause,
         exit,
         summary: &summary,
         saved: saved.map(drop),
         stderr_tail: &stderr_tail,
-        out_of_memory: run.kills.since(),
+        out_of_memory: killed.clone(),
         disk_full: evidence::full_disk(&disks(settings)),
         now_ms: unix_ms(),
     };
@@ -119,6 +121,7 @@ fn finish(run: &Run, state: MutexGuard<'_, State>, clean: bool, settings: &Setti
         failure = Some(verdict::plain(FailureClass::HarnessError, message));
     }
     let saved = summary.native.clone().zip(mark).filter(|_| failure.is_none());
+    let survived = failure.is_none();
     let outcome = Outcome {
         failure,
         native_conversation: summary.native,
@@ -137,6 +140,10 @@ fn finish(run: &Run, state: MutexGuard<'_, State>, clean: bool, settings: &Setti
     };
     let at_ms = run.at_ms();
     let mut state = run.lock();
+    if let Some(text) = killed.filter(|_| survived) {
+        // A tool of the agent, which went on: nothing else says so.
+        state.journal.push(at_ms, Event::Notice { text }, None);
+    }
     state.journal.close(at_ms);
     run.input.end();
     state.outcome = Some(outcome);
