@@ -16,7 +16,7 @@ use crate::channel::{Channel, ChannelError};
 mod capture;
 mod restore;
 
-pub use capture::{CaptureReport, capture};
+pub use capture::{CaptureReport, CaptureRules, capture};
 pub use restore::{RestoreReport, restore};
 
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,7 @@
 //! a frame that was cut is detected by its length and CRC, an object that was cut by its name.
 
 pub mod event;
+pub mod exclude;
 pub mod failure;
 pub mod frame;
 pub mod harness;

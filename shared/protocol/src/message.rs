@@ -62,9 +62,16 @@ pub enum Call {
     /// Ends the harness: asks first, then TERM, then KILL of everything it started. Answer: `Done` at once;
     /// the end itself is seen by `Poll`.
     End { run: RunId, reason: EndReason },
-    /// Reads workspace and native state into objects, all other processes stopped meanwhile. The runtime stands at
-    /// `checkpoint` afterwards. Repeating it captures anew. Answer: `Captured`.
-    Capture { run: RunId, checkpoint: CheckpointId, limits: CaptureLimits },
+    /// Reads workspace and native state into objects, all other processes stopped meanwhile. What `exclude` names in
+    /// the workspace (gitignore syntax) is left out. The runtime stands at `checkpoint` afterwards. Repeating it captures
+    /// anew. Answer: `Captured`.
+    Capture {
+        run: RunId,
+        checkpoint: CheckpointId,
+        limits: CaptureLimits,
+        #[serde(default)]
+        exclude: Vec<String>,
+    },
     /// A further page of the new objects of the capture. Answer: `CaptureList`.
     CaptureList { from: u64 },
     /// The bytes of objects of the capture, as many of `ids` in order as fit one frame. Answer: `Objects`.
@@ -207,15 +214,18 @@ pub struct Events {
 
 /// Bounds of a capture; the refusal names the largest offenders.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
 pub struct CaptureLimits {
     pub max_bytes: u64,
     pub max_entries: u64,
     pub max_depth: u32,
+    /// Longest name of an entry, in bytes.
+    pub max_name: u32,
 }
 
 impl Default for CaptureLimits {
     fn default() -> Self {
-        Self { max_bytes: 8 << 30, max_entries: 2_000_000, max_depth: 256 }
+        Self { max_bytes: 8 << 30, max_entries: 2_000_000, max_depth: 256, max_name: 255 }
     }
 }
 
@@ -241,6 +251,7 @@ pub struct NewObject {
 pub struct CaptureStats {
     pub files: u64,
     pub directories: u64,
+    /// Bytes of all files, holes not counted.
     pub bytes: u64,
     /// How much of the files and bytes is the native conversation.
     #[serde(default)]
@@ -259,4 +270,31 @@ pub struct CaptureStats {
     pub work: u64,
     pub quiesce_us: u64,
     pub read_us: u64,
+    /// How it was decided which files are read.
+    #[serde(default)]
+    pub reading: Reading,
+    /// Files that were read, and their bytes.
+    #[serde(default)]
+    pub read_files: u64,
+    #[serde(default)]
+    pub read_bytes: u64,
+    /// Entries that an exclude left out; what lies below an excluded directory is not counted.
+    #[serde(default)]
+    pub excluded: u64,
+    /// Up to 20 of them, lossy text.
+    #[serde(default)]
+    pub excluded_paths: Vec<String>,
+}
+
+/// Which files a capture reads. A file that is not read is certainly unchanged.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reading {
+    /// All: this computer has no earlier checkpoint to compare with.
+    #[default]
+    First,
+    /// Those whose `stat` changed, and those that were ever mapped shared and writable.
+    Changed,
+    /// All, because something is not known of this computer.
+    Everything { why: String },
 }

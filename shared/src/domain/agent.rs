@@ -6,8 +6,10 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::sandbox::{Env, SandboxSpec, hex};
+use checkpoint::CheckpointSpec;
 
 pub mod check;
+pub mod checkpoint;
 pub mod read;
 pub mod settings;
 pub mod start;
@@ -31,13 +33,16 @@ pub struct AgentSpec {
     /// What a session's workspace begins with.
     #[serde(default, skip_serializing_if = "SessionStart::is_empty")]
     pub start: SessionStart,
+    /// Not written where it is the default, so that specs stored before it existed keep their digest.
+    #[serde(default, skip_serializing_if = "CheckpointSpec::is_default")]
+    pub checkpoint: CheckpointSpec,
 }
 
 impl AgentSpec {
     /// With the defaults of everything but the harness.
     pub fn new(harness: Harness) -> Self {
         let (sandbox, env, start) = (SandboxSpec::default(), Env::default(), SessionStart::default());
-        Self { harness, sandbox, env, forward_env: Vec::new(), start }
+        Self { harness, sandbox, env, forward_env: Vec::new(), start, checkpoint: CheckpointSpec::default() }
     }
 
     /// SHA-256 (hex) of the canonical JSON.

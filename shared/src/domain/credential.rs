@@ -66,17 +66,11 @@ fn keyed(key: &str, text: &str) -> String {
 mod tests {
     use holdfast_protocol::harness::{Harness, ScriptedSettings};
 
-    use super::super::sandbox::SandboxSpec;
     use super::*;
 
     fn agent(names: &[&str]) -> AgentSpec {
-        AgentSpec {
-            harness: Harness::Scripted(ScriptedSettings::default()),
-            sandbox: SandboxSpec::default(),
-            env: Default::default(),
-            forward_env: names.iter().map(|name| (*name).to_owned()).collect(),
-            start: Default::default(),
-        }
+        let forward_env = names.iter().map(|name| (*name).to_owned()).collect();
+        AgentSpec { forward_env, ..AgentSpec::new(Harness::Scripted(ScriptedSettings::default())) }
     }
 
     fn credentials(key: &str, variables: &[(&str, &str)]) -> Credentials {

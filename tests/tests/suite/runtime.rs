@@ -227,7 +227,7 @@ async fn a_capture_stops_the_agent_and_not_the_bridge() {
     start(&channel, &turn).await;
     assert_eq!(finish(&channel, turn.run, 0).await.1.failure, None);
     let checkpoint = CheckpointId::generate();
-    let capture = Call::Capture { run: turn.run, checkpoint, limits: CaptureLimits::default() };
+    let capture = Call::Capture { run: turn.run, checkpoint, limits: CaptureLimits::default(), exclude: vec![] };
     let Ok(Answer::Captured(captured)) = channel.call(capture, DEADLINE).await else { panic!("no capture") };
     assert_eq!(captured.stats.changed_paths, ["+ a.txt"]);
     assert_eq!(hello(&channel).await.stands_at, Some(checkpoint));

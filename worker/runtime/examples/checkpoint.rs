@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use holdfast_protocol::CheckpointId;
 use holdfast_protocol::message::{Answer, BATCH_BYTES, CaptureLimits, Captured};
 use holdfast_protocol::object::{Object, ObjectId};
-use holdfast_runtime::checkpoint::{Checkpointer, Nobody, Roots};
+use holdfast_runtime::checkpoint::{Checkpointer, NoMappings, Nobody, Roots};
 
 type Store = HashMap<ObjectId, Object>;
 
@@ -40,7 +40,7 @@ fn engine(dir: &Path) -> std::io::Result<Checkpointer> {
     let roots = Roots { workspace: dir.join("workspace"), native: dir.join("native") };
     std::fs::create_dir_all(&roots.workspace)?;
     std::fs::create_dir_all(&roots.native)?;
-    Ok(Checkpointer::new(roots, Box::new(Nobody)))
+    Ok(Checkpointer::new(roots, Box::new(Nobody), Box::new(NoMappings)))
 }
 
 /// Directories of a hundred files each, four in a directory.
@@ -74,7 +74,7 @@ fn report(what: &str, work: impl FnOnce() -> Done) -> Result<ObjectId, Box<dyn s
 }
 
 fn capture(engine: &mut Checkpointer, store: &mut Store) -> Done {
-    let captured = engine.capture(CheckpointId::generate(), &["home"], &CaptureLimits::default())?;
+    let captured = engine.capture(CheckpointId::generate(), &["home"], &CaptureLimits::default(), &[])?;
     let started = Instant::now();
     let mut ids: Vec<ObjectId> = Vec::new();
     while (ids.len() as u64) < captured.new_total {

@@ -9,35 +9,47 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use holdfast_protocol::CheckpointId;
+use holdfast_protocol::exclude::{CACHES, Excludes};
 use holdfast_protocol::message::{
-    Answer, BATCH_BYTES, CaptureLimits, CaptureStats, Captured, NewObject, PAGE_IDS, Refusal,
+    Answer, BATCH_BYTES, CaptureLimits, CaptureStats, Captured, NewObject, PAGE_IDS, Reading, Refusal,
 };
-use holdfast_protocol::object::{Object, ObjectId, ObjectKind};
-use holdfast_protocol::tree::{CHUNKER, Manifest, TREE_FORMAT};
+use holdfast_protocol::object::{Object, ObjectId};
 
-use beneath::Opened;
+use clock::Sealed;
 use filter::Filter;
-use harvest::{Harvest, Reader, Side};
+use known::Known;
+use reader::{Reader, Source};
 use restore::Restore;
 use snapshot::{DirRef, Snapshot};
 
 mod beneath;
 mod capture;
+mod clock;
 mod content;
 mod diff;
 mod fault;
 mod filter;
 mod harvest;
+mod known;
 mod leaf;
 mod list;
+mod listing;
+mod offenders;
+mod old;
+mod pass;
+mod reader;
 mod restore;
+mod restored;
 mod scan;
 mod snapshot;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod witness;
 
+pub use listing::Inode;
 pub use stop::{Everyone, Nobody, Stopper};
+pub use witness::{Mapped, NoMappings, Witness};
 
 /// The two directories a checkpoint holds.
 #[derive(Clone, Debug)]
@@ -49,14 +61,17 @@ pub struct Roots {
 pub struct Checkpointer {
     roots: Roots,
     stopper: Box<dyn Stopper + Send>,
+    witness: Box<dyn Witness + Send>,
     state: State,
     stands_at: Option<CheckpointId>,
     /// What the worker's store certainly has: the checkpoint restored, or captured and then built upon.
-    base: Option<Snapshot>,
+    base: Option<Base>,
     /// What changes are counted from where that is not the base: the beginning that was made for a session's first turn.
     origin: Option<Snapshot>,
     /// The last capture; whether it was stored shows when the next harness starts on it.
     last: Option<Capture>,
+    /// Why nothing is believed to be unchanged, once something was not as it looked.
+    distrust: Option<String>,
 }
 
 enum State {
@@ -67,16 +82,24 @@ enum State {
     Live,
 }
 
+struct Base {
+    snapshot: Snapshot,
+    /// How the files looked at it, where that is known.
+    known: Option<Known>,
+}
+
 struct Capture {
     snapshot: Snapshot,
+    known: Known,
     new: Vec<NewObject>,
     /// Where the bytes are; gone after `capture_end`.
-    harvest: Option<Harvest>,
+    source: Option<Source>,
 }
 
 impl Checkpointer {
-    pub fn new(roots: Roots, stopper: Box<dyn Stopper + Send>) -> Self {
-        Self { roots, stopper, state: State::Blank, stands_at: None, base: None, origin: None, last: None }
+    pub fn new(roots: Roots, stopper: Box<dyn Stopper + Send>, witness: Box<dyn Witness + Send>) -> Self {
+        let state = State::Blank;
+        Self { roots, stopper, witness, state, stands_at: None, base: None, origin: None, last: None, distrust: None }
     }
 
     /// The checkpoint the files stand at: set by a finished restore or a capture.
@@ -92,11 +115,20 @@ impl Checkpointer {
     /// A harness starts. A worker starts one only on a committed checkpoint, so the last capture is stored.
     pub fn touched(&mut self) {
         if let (Some(_), Some(capture)) = (self.stands_at.take(), self.last.take()) {
-            self.base = Some(capture.snapshot);
             self.origin = None;
+            self.base = Some(Base { snapshot: capture.snapshot, known: Some(capture.known) });
         }
+        self.about_to_run();
         if self.is_blank() {
             self.state = State::Live;
+        }
+    }
+
+    /// Some process is about to start: from now on files can change again.
+    pub fn about_to_run(&mut self) {
+        let base = self.base.as_mut().and_then(|base| base.known.as_mut());
+        for known in base.into_iter().chain(self.last.as_mut().map(|last| &mut last.known)) {
+            known.sealed.get_or_insert_with(Sealed::now);
         }
     }
 
@@ -114,7 +146,8 @@ impl Checkpointer {
                 Ok(restore.need())
             }
             State::Live
-                if self.stands_at == Some(checkpoint) && self.base.as_ref().is_some_and(|b| b.id == manifest) =>
+                if self.stands_at == Some(checkpoint)
+                    && self.base.as_ref().is_some_and(|b| b.snapshot.id == manifest) =>
             {
                 Ok(nothing_needed())
             }
@@ -138,7 +171,8 @@ impl Checkpointer {
         let need = restore.need();
         if let Some(snapshot) = restore.finish() {
             self.stands_at = Some(restore.checkpoint);
-            self.base = Some(snapshot);
+            let known = Known::restored(&self.roots, &snapshot);
+            self.base = Some(Base { snapshot, known });
             self.state = State::Live;
         }
         Ok(need)
@@ -162,7 +196,8 @@ impl Checkpointer {
     fn look(&mut self, limits: &CaptureLimits) -> Result<Captured, Refusal> {
         self.may_capture()?;
         (self.last, self.stands_at) = (None, None);
-        let captured = self.stopped(&[], limits);
+        let excludes = Excludes::read(CACHES).map_err(Refusal::Internal)?;
+        let captured = self.stopped(&Filter::of(&[])?, limits, &excludes);
         self.stopper.release();
         captured
     }
@@ -176,24 +211,27 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// Reads everything, all other processes stopped from here to `capture_end`. Of the native root only the given paths
-    /// are taken. Repeating it captures anew.
+    /// Reads what changed, all other processes stopped from here to `capture_end`. Of the native root only the given
+    /// paths are taken, of the workspace all that the patterns of `exclude` do not name. Repeating it captures anew.
     pub fn capture(
         &mut self,
         checkpoint: CheckpointId,
         native_paths: &[&str],
         limits: &CaptureLimits,
+        exclude: &[String],
     ) -> Result<Captured, Refusal> {
         self.may_capture()?;
         // A repeated capture is compared with the same base; what the first one found may not have been stored.
         (self.last, self.stands_at) = (None, None);
-        let captured = self.stopped(native_paths, limits);
+        let excludes = Excludes::read(exclude).map_err(Refusal::CaptureRejected)?;
+        let captured = self.stopped(&Filter::of(native_paths)?, limits, &excludes);
         match captured {
             Ok(captured) => {
                 self.stands_at = Some(checkpoint);
                 Ok(captured)
             }
             Err(refusal) => {
+                self.doubt(&refusal);
                 self.stopper.release();
                 Err(refusal)
             }
@@ -207,14 +245,22 @@ impl Checkpointer {
     }
 
     /// The bytes of objects of the capture, new or not, as many in order as fit a frame.
-    pub fn capture_read(&self, ids: &[ObjectId]) -> Result<Vec<Object>, Refusal> {
-        let harvest = self.last.as_ref().and_then(|last| last.harvest.as_ref()).ok_or_else(no_capture)?;
-        let mut reader = Reader::new([&self.roots.workspace, &self.roots.native]);
+    pub fn capture_read(&mut self, ids: &[ObjectId]) -> Result<Vec<Object>, Refusal> {
+        let last = self.last.as_mut().ok_or_else(no_capture)?;
+        let source = last.source.as_mut().ok_or_else(no_capture)?;
+        let mut reader = Reader::new(&last.snapshot, &last.known.listings, [&self.roots.workspace, &self.roots.native]);
         let (mut objects, mut total) = (Vec::new(), 0);
         for id in ids {
-            let object = harvest.read(*id, &mut reader)?;
+            let object = match reader.read(source, *id) {
+                Ok(object) => object,
+                Err(refusal) => {
+                    self.doubt(&refusal);
+                    return Err(refusal);
+                }
+            };
             total += object.bytes.len();
             if total > BATCH_BYTES && !objects.is_empty() {
+                source.give_back(object);
                 break;
             }
             objects.push(object);
@@ -225,67 +271,65 @@ impl Checkpointer {
     /// The capture has been stored or given up: stopped processes go on, its bytes can no longer be read.
     pub fn capture_end(&mut self) {
         if let Some(last) = &mut self.last {
-            last.harvest = None;
+            last.source = None;
+            last.known.sealed.get_or_insert_with(Sealed::now);
         }
         self.stopper.release();
     }
 
-    fn stopped(&mut self, native_paths: &[&str], limits: &CaptureLimits) -> Result<Captured, Refusal> {
+    fn stopped(&mut self, native: &Filter, limits: &CaptureLimits, excludes: &Excludes) -> Result<Captured, Refusal> {
         let mut stats = CaptureStats::default();
         let started = Instant::now();
         self.stopper.stop().map_err(Refusal::CaptureRejected)?;
         stats.quiesce_us = started.elapsed().as_micros() as u64;
         let started = Instant::now();
-        let (harvest, manifest) = self.read(&Filter::of(native_paths)?, limits, &mut stats)?;
+        let sealed = if self.stopper.holds() { None } else { Some(Sealed::now()) };
+        let mapped;
+        (mapped, stats.reading) = self.reading();
+        let pass =
+            pass::Pass { roots: &self.roots, native, limits, excludes, base: self.base.as_ref(), mapped: &mapped };
+        let mut taken = pass.run(&mut stats)?;
+        taken.known.sealed = sealed;
         stats.read_us = started.elapsed().as_micros() as u64;
-        let id = harvest.order.last().expect("the manifest was just added").id;
-        let base = self.base.as_ref();
-        let known = |object: &NewObject| base.is_some_and(|base| base.contains(&object.id));
-        let mut new: Vec<NewObject> = harvest.order.iter().filter(|object| !known(object)).copied().collect();
+        let (id, workspace) = (taken.snapshot.id, taken.snapshot.manifest.workspace.node);
+        let mut new = taken.new;
         // The manifest is in the first page.
         if new.last().is_some_and(|last| last.id == id) {
             new.rotate_right(1);
         }
-        let before = self.origin.as_ref().or(base);
-        let mut diff =
-            diff::Diff { old: before.map(|base| &base.nodes), new: &harvest.nodes, stats: &mut stats, path: vec![] };
-        diff.directories(
-            before.map(|base| DirRef::Node(base.manifest.workspace.node)),
-            Some(DirRef::Node(manifest.workspace.node)),
-        );
+        let before = self.origin.as_ref().or(self.base.as_ref().map(|base| &base.snapshot));
+        let mut diff = diff::Diff {
+            old: before.map(|base| &base.nodes),
+            new: &taken.snapshot.nodes,
+            excludes,
+            stats: &mut stats,
+            path: vec![],
+        };
+        diff.directories(before.map(|base| DirRef::Node(base.manifest.workspace.node)), Some(DirRef::Node(workspace)));
         let (new_objects, new_total) = (new.iter().take(PAGE_IDS).copied().collect(), new.len() as u64);
-        let chunks: HashSet<ObjectId> = harvest.places.keys().copied().collect();
-        let snapshot = Snapshot { id, manifest, nodes: harvest.nodes.clone(), chunks };
-        self.last = Some(Capture { snapshot, new, harvest: Some(harvest) });
+        let pass::Taken { snapshot, known, source, .. } = taken;
+        self.last = Some(Capture { snapshot, known, new, source: Some(source) });
         Ok(Captured { manifest: id, new_objects, new_total, stats })
     }
 
-    fn read(
-        &self,
-        native: &Filter,
-        limits: &CaptureLimits,
-        stats: &mut CaptureStats,
-    ) -> Result<(Harvest, Manifest), Refusal> {
-        let open = |root: &PathBuf| {
-            let path = root.as_os_str().as_encoded_bytes();
-            Opened::root(root).map_err(|errno| fault::refusal(errno, "opening", path))
+    /// Which files must be read whatever they look like, and whether looks count at all.
+    fn reading(&self) -> (Option<HashSet<Inode>>, Reading) {
+        let Some(base) = &self.base else { return (None, Reading::First) };
+        let doubt = match &base.known {
+            None => Some("how the files looked at the last checkpoint is not known".to_owned()),
+            Some(known) => self.distrust.clone().or_else(|| known.doubt(&self.roots)),
         };
-        let (workspace, own) = (open(&self.roots.workspace)?, open(&self.roots.native)?);
-        let mut scan = scan::Scan::new(limits);
-        let links = [scan.root(&workspace, &Filter::All)?, scan.root(&own, native)?];
-        scan.verdict()?;
-        let mut harvest = Harvest::new();
-        let [workspace_links, native_links] = links;
-        let walk = capture::Walk::new(&mut harvest, stats, limits, Side::Workspace, workspace_links);
-        let workspace = walk.root(&workspace, &Filter::All)?;
-        let (files, bytes) = (stats.files, stats.bytes);
-        let walk = capture::Walk::new(&mut harvest, stats, limits, Side::Native, native_links);
-        let native = walk.root(&own, native)?;
-        stats.native_files = stats.files - files;
-        stats.native_bytes = stats.bytes - bytes;
-        let manifest = Manifest { format: TREE_FORMAT, chunker: CHUNKER, workspace, native };
-        harvest.structure(ObjectKind::Manifest, manifest.encode());
-        Ok((harvest, manifest))
+        match (doubt, self.witness.mapped()) {
+            (Some(why), _) | (None, Mapped::Unknown(why)) => (None, Reading::Everything { why }),
+            (None, Mapped::Files(files)) => (Some(files), Reading::Changed),
+        }
+    }
+
+    /// Something was not as it looked: from now on everything is read.
+    fn doubt(&mut self, refusal: &Refusal) {
+        if let Refusal::Unsettled(what) = refusal {
+            self.distrust.get_or_insert_with(|| what.clone());
+        }
     }
 
     /// True where the roots hold nothing but directories.

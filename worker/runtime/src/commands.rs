@@ -13,6 +13,7 @@ use holdfast_protocol::message::Refusal;
 
 use crate::harness::{PATH, Plan, RUN_VARIABLE};
 use crate::lease::Lease;
+use crate::process::mappings::Mappings;
 use crate::process::reaper::Reaper;
 use crate::settings::Place;
 use crate::sync::{self, lock};
@@ -27,6 +28,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Around {
     pub reaper: Arc<Reaper>,
+    pub mappings: Arc<Mappings>,
     pub lease: Arc<Lease>,
     pub place: Place,
 }

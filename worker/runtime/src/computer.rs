@@ -16,6 +16,7 @@ use crate::checkpoint::{Checkpointer, Everyone, Nobody, Roots, Stopper};
 use crate::commands::{Around, Commands, git};
 use crate::harness::{self, native};
 use crate::lease::Lease;
+use crate::process::mappings::Mappings;
 use crate::process::reaper::Reaper;
 use crate::run::{Patience, Run, Surroundings};
 use crate::settings::Settings;
@@ -29,6 +30,7 @@ const LONGEST_LINGER: Duration = Duration::from_secs(5);
 pub struct Computer {
     settings: Settings,
     reaper: Arc<Reaper>,
+    mappings: Arc<Mappings>,
     lease: Arc<Lease>,
     incarnation: u64,
     /// Held for as long as a restore or a capture reads and writes.
@@ -53,16 +55,18 @@ struct Stands {
 }
 
 impl Computer {
-    pub fn new(settings: Settings, reaper: Arc<Reaper>) -> Self {
+    pub fn new(settings: Settings, reaper: Arc<Reaper>, mappings: Mappings) -> Self {
         let stopper: Box<dyn Stopper + Send> =
             if std::process::id() == 1 { Box::new(Everyone::default()) } else { Box::new(Nobody) };
         let place = &settings.place;
         let roots = Roots { workspace: place.workspace.clone(), native: place.state.clone() };
-        let checkpointer = Checkpointer::new(roots, stopper);
+        let mappings = Arc::new(mappings);
+        let checkpointer = Checkpointer::new(roots, stopper, Box::new(Arc::clone(&mappings)));
         let stands = Stands { at: checkpointer.stands_at(), blank: checkpointer.is_blank(), restoring: false };
         Self {
             settings,
             reaper,
+            mappings,
             lease: Arc::default(),
             incarnation: uuid::Uuid::new_v4().as_u64_pair().0,
             checkpointer: Mutex::new(checkpointer),
@@ -112,7 +116,12 @@ impl Computer {
         checkpointer.touched();
         self.look(&checkpointer);
         drop(checkpointer);
-        let around = Surroundings { settings: &self.settings, reaper: &self.reaper, lease: &self.lease };
+        let around = Surroundings {
+            settings: &self.settings,
+            reaper: &self.reaper,
+            mappings: &self.mappings,
+            lease: &self.lease,
+        };
         *lock(&self.began) = Some((turn.run, git::head(&self.settings.place.workspace)));
         *slot = Some(Run::start(turn, harness, before, &around).map_err(Refusal::Harness)?);
         Ok(())
@@ -187,13 +196,14 @@ impl Computer {
         if !git::is_there(&self.settings.place.workspace) {
             return Ok(None);
         }
+        lock(&self.checkpointer).about_to_run();
         let base = lock(&self.began).as_ref().filter(|(began, _)| *began == run).and_then(|(_, head)| head.clone());
         Ok(Some(Box::new(git::changes(&self.around(), base))))
     }
 
     fn around(&self) -> Around {
         let (reaper, lease) = (Arc::clone(&self.reaper), Arc::clone(&self.lease));
-        Around { reaper, lease, place: self.settings.place.clone() }
+        Around { reaper, mappings: Arc::clone(&self.mappings), lease, place: self.settings.place.clone() }
     }
 
     /// Nothing of the agent or of a command runs.
@@ -218,6 +228,7 @@ impl Computer {
         run: RunId,
         checkpoint: CheckpointId,
         limits: &CaptureLimits,
+        exclude: &[String],
         held: Held,
     ) -> Result<Captured, Refusal> {
         let run = self.run(run)?;
@@ -227,7 +238,7 @@ impl Computer {
         let mut checkpointer = lock(&self.checkpointer);
         held()?;
         lock(&self.stands).at = None;
-        let captured = checkpointer.capture(checkpoint, &run.harness.native_paths(), limits);
+        let captured = checkpointer.capture(checkpoint, &run.harness.native_paths(), limits, exclude);
         self.look(&checkpointer);
         captured
     }

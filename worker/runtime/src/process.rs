@@ -4,6 +4,8 @@
 //! session or group; workers' `connect` processes come from outside and do not.
 
 pub mod filter;
+pub mod mappings;
+mod notify;
 pub mod reaper;
 pub mod spawn;
 pub mod tree;

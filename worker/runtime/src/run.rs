@@ -19,6 +19,7 @@ use crate::harness::native::{Before, Mark};
 use crate::harness::{Harness, Summary};
 use crate::journal::{self, Journal};
 use crate::lease::Lease;
+use crate::process::mappings::Mappings;
 use crate::process::reaper::{Exit, Reaper};
 use crate::process::spawn;
 use crate::redact::Redactor;
@@ -85,6 +86,7 @@ pub struct Patience {
 pub struct Surroundings<'a> {
     pub settings: &'a Settings,
     pub reaper: &'a Reaper,
+    pub mappings: &'a Mappings,
     pub lease: &'a Arc<Lease>,
 }
 
@@ -122,7 +124,7 @@ impl Run {
             let run = Arc::clone(&run);
             move |exit| run.exited(exit)
         };
-        let started = spawn::start(around.reaper, &plan, &place.workspace, on_exit)
+        let started = spawn::start(around.reaper, around.mappings, &plan, &place.workspace, on_exit)
             .map_err(|error| format!("{}: {error}", plan.program.display()))?;
         run.watch(started, plan.stdin, turn, around).map_err(text)?;
         Ok(run)

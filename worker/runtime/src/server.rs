@@ -14,6 +14,7 @@ use rustix::net::sockopt::socket_peercred;
 use crate::computer::Computer;
 use crate::evidence;
 use crate::harden;
+use crate::process::mappings::Mappings;
 use crate::process::reaper::Reaper;
 use crate::settings::{Admit, Settings};
 use crate::sync;
@@ -42,9 +43,11 @@ pub fn run(settings: Settings) -> Result<(), String> {
     let reaper = Arc::new(Reaper::default());
     let reaping = Arc::clone(&reaper);
     sync::thread("reaper", move || reaping.run()).map_err(|error| format!("no thread for the reaper: {error}"))?;
+    let mappings = Mappings::start().map_err(|error| format!("nobody would hear of mappings: {error}"))?;
     sync::start_pool(evidence::task_limit());
     let admit = settings.admit;
-    let server = Arc::new(Server { computer: Computer::new(settings, reaper), admission: Admission::default() });
+    let server =
+        Arc::new(Server { computer: Computer::new(settings, reaper, mappings), admission: Admission::default() });
     accept(&listener, &server, admit)
 }
 

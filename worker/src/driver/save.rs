@@ -6,18 +6,18 @@
 
 use std::time::{Duration, Instant};
 
-use holdfast_protocol::message::{Call, CaptureLimits, Refusal};
+use holdfast_protocol::message::{Call, Reading, Refusal};
 use holdfast_protocol::outcome::Outcome;
 use holdfast_protocol::{CheckpointId, FailureClass};
 use holdfast_shared::db::end::Publication;
 use holdfast_shared::db::stage::StagedCheckpoint;
 use holdfast_shared::domain::turn::TurnEvent;
 use serde_json::Value;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::halt::{clean_json, outcome_json};
 use super::{Drive, Halt};
-use crate::transfer;
+use crate::transfer::{self, CaptureRules};
 
 const CAPTURE_DEADLINE: Duration = Duration::from_secs(600);
 
@@ -66,9 +66,10 @@ impl Drive {
                 }
             };
             let (store, namespace) = (&self.worker.store, &self.grant.namespace);
-            let limits = CaptureLimits::default();
+            let spec = &self.grant.agent.checkpoint;
+            let rules = CaptureRules { limits: spec.limits(), exclude: spec.patterns() };
             let run = self.lease().run;
-            match transfer::capture(&channel, store, namespace, run, checkpoint, limits, CAPTURE_DEADLINE).await {
+            match transfer::capture(&channel, store, namespace, run, checkpoint, rules, CAPTURE_DEADLINE).await {
                 Ok(report) => break report,
                 Err(error) => {
                     if let Some(refusal) = error.refusal().filter(|refusal| !matches!(refusal, Refusal::Unsettled(_))) {
@@ -92,6 +93,9 @@ impl Drive {
             }
         };
         self.phases.add("capture", since);
+        if let Reading::Everything { why } = &report.stats.reading {
+            debug!(computer = %self.computer.name, %why, "every file was read");
+        }
         self.worker.metrics.captured(report.stats.bytes, report.sent_bytes, report.stored_bytes);
         let stats = clean_json(serde_json::to_value(&report.stats).unwrap_or(Value::Null));
         let parent = self.grant.recovery_point.map(|point| point.checkpoint);

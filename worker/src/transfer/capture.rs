@@ -18,6 +18,20 @@ const READ_IDS: usize = 1_024;
 /// Received objects are stored once they have this many bytes: few large rows.
 const STORE_BYTES: usize = 4 << 20;
 
+/// What is to be saved, as the agent's spec says.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct CaptureRules {
+    pub limits: CaptureLimits,
+    /// Patterns of what is left out of the workspace.
+    pub exclude: Vec<String>,
+}
+
+impl From<CaptureLimits> for CaptureRules {
+    fn from(limits: CaptureLimits) -> Self {
+        Self { limits, exclude: Vec::new() }
+    }
+}
+
 #[derive(Clone, PartialEq, Debug)]
 pub struct CaptureReport {
     pub manifest: ObjectId,
@@ -38,11 +52,12 @@ pub async fn capture<S: Store>(
     namespace: &str,
     run: RunId,
     checkpoint: CheckpointId,
-    limits: CaptureLimits,
+    rules: impl Into<CaptureRules>,
     deadline: Duration,
 ) -> Result<CaptureReport, TransferError> {
     let timed = Timed::new(channel, deadline);
-    let answer = timed.call(Call::Capture { run, checkpoint, limits }).await?;
+    let CaptureRules { limits, exclude } = rules.into();
+    let answer = timed.call(Call::Capture { run, checkpoint, limits, exclude }).await?;
     let Answer::Captured(captured) = answer else { return Err(unexpected(&answer)) };
     let mut transfer = Transfer {
         timed: &timed,

@@ -7,11 +7,22 @@ use toml::{Table, Value};
 
 use super::super::problem::{Problems, plain_name};
 use super::super::sandbox::{Env, SandboxSpec};
+use super::checkpoint::CheckpointSpec;
 use super::start::Load;
-use super::{AgentSpec, check, settings, start};
+use super::{AgentSpec, check, checkpoint, settings, start};
 
-const AGENT_FIELDS: &[&str] =
-    &["harness", "settings", "sandbox", "env", "forward_env", "repository", "files", "setup", "setup_timeout"];
+const AGENT_FIELDS: &[&str] = &[
+    "harness",
+    "settings",
+    "sandbox",
+    "env",
+    "forward_env",
+    "repository",
+    "files",
+    "setup",
+    "setup_timeout",
+    "checkpoint",
+];
 const HARNESSES: &[&str] = Harness::NAMES;
 
 /// The agents of a file, in the order of their names. A file that names other files is refused.
@@ -67,6 +78,10 @@ fn read_agent(problems: &mut Problems, name: &str, value: &Value, load: Load<'_>
         || Some(SandboxSpec::default()),
         |sandbox| read_sandbox(problems, &format!("{place}.sandbox"), sandbox),
     );
+    let checkpoint = sub_table(problems, table, &place, "checkpoint").map_or_else(
+        || Some(CheckpointSpec::default()),
+        |table| checkpoint::read(problems, &format!("{place}.checkpoint"), table),
+    );
     let env = read_env(problems, table, &place);
     let forward_env = match table.get("forward_env") {
         Some(value) => settings::text_list(value).unwrap_or_else(|| {
@@ -77,7 +92,7 @@ fn read_agent(problems: &mut Problems, name: &str, value: &Value, load: Load<'_>
     };
     check::forward_env(problems, &place, &forward_env, &env);
     let start = start::read(problems, &place, table, load);
-    Some(AgentSpec { harness: harness?, sandbox: sandbox?, env, forward_env, start })
+    Some(AgentSpec { harness: harness?, sandbox: sandbox?, env, forward_env, start, checkpoint: checkpoint? })
 }
 
 fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, given: &Table) -> Option<Harness> {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use holdfast_protocol::message::{Answer, Call, Refusal, Request, Response};
 use holdfast_protocol::object::{ObjectId, ObjectKind};
 use holdfast_protocol::{Fence, Frame, FrameDecoder};
-use holdfast_runtime::checkpoint::{Checkpointer, Nobody, Roots};
+use holdfast_runtime::checkpoint::{Checkpointer, NoMappings, Nobody, Roots};
 use holdfast_worker::channel::Channel;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
@@ -39,7 +39,11 @@ impl Computer {
         let roots = Roots { workspace: dir.path().join("workspace"), native: dir.path().join("native") };
         std::fs::create_dir(&roots.workspace).expect("a workspace");
         std::fs::create_dir(&roots.native).expect("a native root");
-        Self { dir, engine: Arc::new(Mutex::new(Checkpointer::new(roots, Box::new(Nobody)))), fault }
+        Self {
+            dir,
+            engine: Arc::new(Mutex::new(Checkpointer::new(roots, Box::new(Nobody), Box::new(NoMappings)))),
+            fault,
+        }
     }
 
     pub fn workspace(&self) -> PathBuf {
@@ -122,8 +126,9 @@ fn act(engine: &mut Checkpointer, call: &Call, withheld: Option<(ObjectId, bool)
     match call {
         Call::RestoreBegin { checkpoint, manifest } => engine.restore_begin(*checkpoint, *manifest),
         Call::RestoreObjects { objects } => engine.restore_objects(objects.clone()),
-        Call::Capture { checkpoint, limits, .. } => {
-            engine.capture(*checkpoint, &["home"], limits).map(|captured| Answer::Captured(Box::new(captured)))
+        Call::Capture { checkpoint, limits, exclude, .. } => {
+            let captured = engine.capture(*checkpoint, &["home"], limits, exclude);
+            captured.map(|captured| Answer::Captured(Box::new(captured)))
         }
         Call::CaptureList { from } => engine.capture_list(*from).map(|objects| Answer::CaptureList { objects }),
         Call::CaptureRead { ids } if withheld.is_some_and(|(id, refused)| refused && ids.contains(&id)) => {

@@ -98,7 +98,7 @@ fn unlock(at: BorrowedFd<'_>, name: &[u8], kind: FileType, more: Mode) -> Result
 }
 
 /// The directories of one root by number; 0 is the root itself, a parent has a lower number than its children.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Dirs(Vec<(u32, u32, Box<[u8]>)>);
 
 impl Dirs {
@@ -114,6 +114,14 @@ impl Dirs {
 
     pub(super) fn len(&self) -> u32 {
         self.0.len() as u32
+    }
+
+    pub(super) fn parent(&self, index: u32) -> u32 {
+        self.0[index as usize].0
+    }
+
+    pub(super) fn name(&self, index: u32) -> &[u8] {
+        &self.0[index as usize].2
     }
 
     pub(super) fn depth(&self, index: u32) -> u32 {

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use holdfast_protocol::exclude::{Excludes, Kind};
 use holdfast_protocol::input::OWN_DIR;
 use holdfast_protocol::message::CaptureStats;
 use holdfast_protocol::object::ObjectId;
@@ -21,6 +22,8 @@ type Nodes = HashMap<ObjectId, Arc<[u8]>>;
 pub(super) struct Diff<'a> {
     pub(super) old: Option<&'a Nodes>,
     pub(super) new: &'a Nodes,
+    /// What these leave out is no change: the older tree may still have it.
+    pub(super) excludes: &'a Excludes,
     pub(super) stats: &'a mut CaptureStats,
     pub(super) path: Vec<u8>,
 }
@@ -57,6 +60,11 @@ impl Diff<'_> {
             self.path.push(b'/');
         }
         self.path.extend_from_slice(&entry.name);
+        let kind = if dir(entry).is_some() { Kind::Directory } else { Kind::Other };
+        if self.excludes.leaves_out(&self.path, kind) {
+            self.path.truncate(length);
+            return;
+        }
         let same_kind = match (old, new) {
             (Some(old), Some(new)) => dir(old).is_some() == dir(new).is_some(),
             _ => true,

@@ -4,44 +4,13 @@
 use std::os::fd::AsFd;
 
 use holdfast_protocol::message::Refusal;
-use holdfast_protocol::tree::{Meta, XATTRS_MAX};
-use rustix::fs::{AtFlags, Dir, FileType, Stat, fgetxattr, flistxattr, statat};
+use holdfast_protocol::tree::XATTRS_MAX;
+use rustix::fs::{AtFlags, Dir, fgetxattr, flistxattr, statat};
 use rustix::io::Errno;
 
 use super::fault::{refusal, shown};
 use super::filter::Filter;
-
-/// An entry and the little of its `stat` that matters.
-pub(super) struct Listed {
-    pub(super) name: Box<[u8]>,
-    pub(super) kind: FileType,
-    pub(super) mode: u32,
-    pub(super) size: u64,
-    /// Bytes on the disk: less than `size` where the file has holes.
-    pub(super) allocated: u64,
-    pub(super) mtime: (i64, u32),
-    pub(super) inode: (u64, u64),
-    pub(super) linked: bool,
-}
-
-impl Listed {
-    pub(super) fn new(name: &[u8], stat: &Stat) -> Self {
-        Self {
-            name: name.into(),
-            kind: FileType::from_raw_mode(stat.st_mode),
-            mode: stat.st_mode & 0o7777,
-            size: stat.st_size as u64,
-            allocated: stat.st_blocks as u64 * 512,
-            mtime: (stat.st_mtime, stat.st_mtime_nsec as u32),
-            inode: (stat.st_dev, stat.st_ino),
-            linked: stat.st_nlink > 1,
-        }
-    }
-
-    pub(super) fn meta(&self) -> Meta {
-        Meta { mode: self.mode, mtime_s: self.mtime.0, mtime_ns: self.mtime.1, xattrs: Vec::new() }
-    }
-}
+use super::listing::{Listed, Stamp};
 
 /// Everything in a directory that the filter takes.
 pub(super) fn list(dir: impl AsFd, filter: &Filter, path: &[u8]) -> Result<Vec<Listed>, Refusal> {
@@ -53,14 +22,20 @@ pub(super) fn list(dir: impl AsFd, filter: &Filter, path: &[u8]) -> Result<Vec<L
         if matches!(name.to_bytes(), b"." | b"..") || filter.child(name.to_bytes()).is_none() {
             continue;
         }
-        match statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => found.push(Listed::new(name.to_bytes(), &stat)),
+        match look(&dir, name.to_bytes()) {
+            Ok(listed) => found.push(listed),
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(failed(errno)),
         }
     }
     found.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     Ok(found)
+}
+
+/// One entry of a directory.
+pub(super) fn look(dir: impl AsFd, name: &[u8]) -> Result<Listed, Errno> {
+    let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(Listed { name: name.into(), stamp: Stamp::of(&stat), linked: stat.st_nlink > 1, child: 0 })
 }
 
 type Xattrs = Vec<(serde_bytes::ByteBuf, serde_bytes::ByteBuf)>;

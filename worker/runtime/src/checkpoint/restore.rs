@@ -93,11 +93,7 @@ impl Restore {
             return None;
         }
         let (_, manifest) = (self.plan.take()?, self.manifest.take()?);
-        let nodes = std::mem::take(&mut self.nodes);
-        // All chunks that are named, also those that held nothing but further names of other files.
-        let references = nodes.values().filter_map(|bytes| Node::decode(bytes).ok()).flat_map(|node| node.references());
-        let chunks = references.filter(|(_, kind)| *kind == ObjectKind::Chunk).map(|(id, _)| id).collect();
-        Some(Snapshot { id: self.manifest_id, manifest, nodes, chunks })
+        Some(Snapshot::whole(self.manifest_id, manifest, std::mem::take(&mut self.nodes)))
     }
 
     fn structure(&mut self, object: Object) -> Result<(), Refusal> {

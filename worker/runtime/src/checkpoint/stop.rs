@@ -20,6 +20,8 @@ pub trait Stopper {
     fn stop(&mut self) -> Result<(), String>;
     /// Wakes those that `stop` stopped, not those that had been stopped before.
     fn release(&mut self);
+    /// True where nobody can write between `stop` and `release`.
+    fn holds(&self) -> bool;
 }
 
 /// Nobody: for trees that no process of a computer writes to.
@@ -31,6 +33,10 @@ impl Stopper for Nobody {
     }
 
     fn release(&mut self) {}
+
+    fn holds(&self) -> bool {
+        false
+    }
 }
 
 /// Everybody whom PID 1 may signal.
@@ -88,6 +94,10 @@ impl Stopper for Everyone {
                 unsafe { libc::kill(process.pid, libc::SIGCONT) };
             }
         }
+    }
+
+    fn holds(&self) -> bool {
+        true
     }
 }
 

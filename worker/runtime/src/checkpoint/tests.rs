@@ -8,10 +8,11 @@ use holdfast_protocol::message::{Answer, BATCH_BYTES, CaptureLimits, Captured, R
 use holdfast_protocol::object::{Object, ObjectId};
 use holdfast_protocol::{AGENT_UID, CheckpointId};
 
-use super::{Checkpointer, Nobody, Roots};
+use super::{Checkpointer, NoMappings, Nobody, Roots, list};
 
 mod generate;
 mod hostile;
+mod index;
 mod kept;
 mod stops;
 mod walker;
@@ -20,6 +21,7 @@ mod walker;
 struct Computer {
     dir: tempfile::TempDir,
     checkpointer: Checkpointer,
+    exclude: Vec<String>,
 }
 
 impl Computer {
@@ -32,8 +34,8 @@ impl Computer {
                 assert_ne!(rustix::process::geteuid().as_raw(), 0, "root gives its directories away");
             }
         }
-        let checkpointer = Checkpointer::new(roots(dir.path()), Box::new(Nobody));
-        Self { dir, checkpointer }
+        let checkpointer = Checkpointer::new(roots(dir.path()), Box::new(Nobody), Box::new(NoMappings));
+        Self { dir, checkpointer, exclude: Vec::new() }
     }
 
     fn workspace(&self) -> std::path::PathBuf {
@@ -45,11 +47,16 @@ impl Computer {
     }
 
     fn try_capture(&mut self, limits: &CaptureLimits) -> Result<Captured, Refusal> {
-        self.checkpointer.capture(CheckpointId::generate(), &["home/projects"], limits)
+        self.checkpointer.capture(CheckpointId::generate(), &["home/projects"], limits, &self.exclude)
     }
 
     /// Captures into the store; gives what was captured and the bytes that were new.
     fn capture(&mut self, store: &mut Store) -> (Captured, usize) {
+        self.capture_with(store, |_, _| {})
+    }
+
+    /// The same, and does something before the capture ends.
+    fn capture_with(&mut self, store: &mut Store, act: impl FnOnce(&mut Self, &Store)) -> (Captured, usize) {
         let captured = self.try_capture(&CaptureLimits::default()).expect("a capture");
         let mut ids: Vec<ObjectId> = Vec::new();
         while (ids.len() as u64) < captured.new_total {
@@ -65,8 +72,20 @@ impl Computer {
                 store.insert(object.id, object);
             }
         }
+        act(self, store);
         self.checkpointer.capture_end();
         (captured, sent)
+    }
+
+    /// Puts the file's stamp of now into the index.
+    fn pretend_seen(&mut self, path: &Path) {
+        let (dir, name) = (path.parent().expect("it has one"), path.file_name().expect("it has one"));
+        let now = list::look(std::fs::File::open(dir).expect("a directory"), name.as_encoded_bytes()).expect("a file");
+        let known = self.checkpointer.base.as_mut().and_then(|base| base.known.as_mut()).expect("there is an index");
+        known.sealed = None;
+        let mut entries = known.listings[0].entries.iter_mut().flatten();
+        let entry = entries.find(|entry| entry.name == now.name && entry.stamp.inode == now.stamp.inode);
+        entry.expect("it is in the index").stamp = now.stamp;
     }
 
     fn restore(&mut self, store: &Store, manifest: ObjectId) -> Result<(), Refusal> {

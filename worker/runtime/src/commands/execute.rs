@@ -72,7 +72,7 @@ pub fn execute(around: &Around, plan: &Plan, limits: Limits, streams: Streams) -
         }
     };
     let deadline = Instant::now() + limits.timeout;
-    let started = spawn::start(&around.reaper, plan, &around.place.workspace, on_exit)?;
+    let started = spawn::start(&around.reaper, &around.mappings, plan, &around.place.workspace, on_exit)?;
     let (out, err) = (Arc::clone(&shared), Arc::clone(&shared));
     let spawn::Started { stdout, stderr, .. } = started;
     let reading = sync::spawn("stdout", move || out.drain(stdout, |state, bytes| state.output.push(bytes)))

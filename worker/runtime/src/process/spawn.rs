@@ -1,5 +1,5 @@
-//! Starts the harness: own session, clean environment, prompt by stdin, its calls filtered, first to die when memory
-//! runs out.
+//! Starts the harness: own session, clean environment, prompt by stdin, its calls filtered, its shared mappings told,
+//! first to die when memory runs out.
 //!
 //! Writes the plan's files under the state root just before. If PID 1 dies in between, the computer is gone with them.
 
@@ -15,6 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Pid;
 
 use super::filter;
+use super::mappings::Mappings;
 use super::reaper::{Exit, Reaper};
 use crate::harness::{Input, Plan};
 
@@ -32,6 +33,7 @@ pub struct Started {
 /// Makes the plan's files and starts its program in `cwd`.
 pub fn start(
     reaper: &Reaper,
+    mappings: &Mappings,
     plan: &Plan,
     cwd: &Path,
     on_exit: impl FnOnce(Exit) + Send + 'static,
@@ -45,15 +47,17 @@ pub fn start(
         Input::Dialogue => Stdio::piped(),
     };
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let expected = mappings.expect();
     // SAFETY: between fork and exec only system calls are made; the program was compiled before and nothing allocates
     // unless a call fails.
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
-            seccompiler::apply_filter(&program).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+            seccompiler::apply_filter(&program).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+            expected.install()
         });
     }
-    let mut child = reaper.spawn(&mut command, on_exit)?;
+    let mut child = reaper.spawn(&mut command, on_exit).inspect_err(|_| mappings.forget(expected))?;
     // From outside: before exec the child is not dumpable, as its parent, and may not write this itself.
     let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), OOM_SCORE_ADJ);
     Ok(Started {

@@ -84,8 +84,9 @@ pub(super) fn slow(server: &Server, connection: &Connection, fence: Fence, call:
             let wait = Patience { first: Duration::from_millis(wait_ms), more: Duration::from_millis(linger_ms) };
             computer.poll(run, from, wait, || connection.is_open()).map(Answer::Events)
         }
-        Call::Capture { run, checkpoint, limits } => {
-            computer.capture(run, checkpoint, &limits, &held).map(|captured| Answer::Captured(Box::new(captured)))
+        Call::Capture { run, checkpoint, limits, exclude } => {
+            let captured = computer.capture(run, checkpoint, &limits, &exclude, &held);
+            captured.map(|captured| Answer::Captured(Box::new(captured)))
         }
         Call::CaptureList { from } => computer
             .captured(&held, |capture| capture.capture_list(from))

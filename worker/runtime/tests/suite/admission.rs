@@ -174,6 +174,7 @@ fn a_start_is_done_once() {
         run: turn.run,
         checkpoint: holdfast_protocol::CheckpointId::generate(),
         limits: Default::default(),
+        exclude: vec![],
     });
     assert_eq!(refused, Err(Refusal::Internal("the harness still runs".to_owned())));
     let (events, outcome) = client.finish(turn.run);

@@ -3,21 +3,23 @@
 use std::collections::HashMap;
 use std::fs;
 
-use holdfast_protocol::message::{Answer, Call, Refusal};
+use holdfast_protocol::message::{Answer, Call, Captured, Refusal};
 use holdfast_protocol::object::{Object, ObjectId, ObjectKind};
 use holdfast_protocol::{CheckpointId, RunId};
 
 use crate::computer::{CONVERSATION, Client, Computer, TTL_MS, next_turn, scripted};
 
-struct Saved {
-    checkpoint: CheckpointId,
-    manifest: ObjectId,
-    objects: HashMap<ObjectId, Object>,
+#[derive(Debug)]
+pub struct Saved {
+    pub checkpoint: CheckpointId,
+    pub manifest: ObjectId,
+    pub objects: HashMap<ObjectId, Object>,
+    pub captured: Captured,
 }
 
-fn capture(client: &mut Client, run: RunId) -> Saved {
+pub fn capture(client: &mut Client, run: RunId) -> Saved {
     let checkpoint = CheckpointId::generate();
-    let captured = match client.call(Call::Capture { run, checkpoint, limits: Default::default() }) {
+    let captured = match client.call(Call::Capture { run, checkpoint, limits: Default::default(), exclude: vec![] }) {
         Ok(Answer::Captured(captured)) => *captured,
         other => panic!("{other:?}"),
     };
@@ -33,7 +35,7 @@ fn capture(client: &mut Client, run: RunId) -> Saved {
         objects.extend(some.into_iter().map(|object| (object.id, object)));
     }
     assert_eq!(client.call(Call::CaptureEnd), Ok(Answer::Done));
-    Saved { checkpoint, manifest: captured.manifest, objects }
+    Saved { checkpoint, manifest: captured.manifest, objects, captured }
 }
 
 /// One step of a restore: what is needed next.
@@ -44,7 +46,7 @@ fn step(client: &mut Client, call: Call) -> Vec<(ObjectId, ObjectKind)> {
     }
 }
 
-fn restore(client: &mut Client, saved: &Saved) {
+pub fn restore(client: &mut Client, saved: &Saved) {
     let begin = Call::RestoreBegin { checkpoint: saved.checkpoint, manifest: saved.manifest };
     let mut need = step(client, begin);
     while !need.is_empty() {

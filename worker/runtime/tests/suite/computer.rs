@@ -31,9 +31,17 @@ impl Computer {
         Self::with(&[])
     }
 
+    /// On a tmpfs, as real ones are: there a write through a mapping leaves no trace in a file's times.
+    pub fn in_memory() -> Self {
+        Self::within(tempfile::tempdir_in("/dev/shm").unwrap(), &[])
+    }
+
     pub fn with(options: &[&str]) -> Self {
+        Self::within(tempfile::tempdir().unwrap(), options)
+    }
+
+    fn within(directory: TempDir, options: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let directory = tempfile::tempdir().unwrap();
         let socket = format!("holdfast-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let (workspace, state) = (directory.path().join("workspace"), directory.path().join("runtime"));
         for path in [&workspace, &state] {

@@ -9,6 +9,7 @@ mod command;
 mod computer;
 mod ends;
 mod journal;
+mod mappings;
 mod native;
 mod prepared;
 mod processes;

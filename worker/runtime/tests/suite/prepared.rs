@@ -98,8 +98,12 @@ fn only_what_the_agent_does_counts_as_its_work() {
     assert!(client.run(&busy).1.failure.is_none());
     assert_eq!(work(&mut client, busy.run), 2);
     // A capture after the survey still holds everything.
-    let capture =
-        Call::Capture { run: busy.run, checkpoint: CheckpointId::generate(), limits: CaptureLimits::default() };
+    let capture = Call::Capture {
+        run: busy.run,
+        checkpoint: CheckpointId::generate(),
+        limits: CaptureLimits::default(),
+        exclude: vec![],
+    };
     let Answer::Captured(captured) = client.call(capture).unwrap() else { panic!("no capture") };
     assert!(captured.stats.files >= 4, "{:?}", captured.stats);
 }
