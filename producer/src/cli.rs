@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use holdfast_shared::config::vars::CONFIG;
 use holdfast_shared::config::{Flags, VARS};
 
-use crate::commands::{agent, batch, computer, dead, handover, queue, run, session, submit};
+use crate::commands::{agent, batch, computer, dead, handover, namespace, prices, queue, run, session, submit};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -89,6 +89,12 @@ pub enum Command {
     /// Queues: retries, timeouts, depth, concurrency
     #[command(subcommand)]
     Queue(queue::QueueCommand),
+    /// Namespaces and what they may spend
+    #[command(subcommand)]
+    Namespace(namespace::NamespaceCommand),
+    /// What a million tokens of each model cost
+    #[command(subcommand)]
+    Prices(prices::PricesCommand),
     /// Bring the database schema up to date
     Migrate,
     /// The computers of sessions: list, inspect, retire

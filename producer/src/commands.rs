@@ -6,6 +6,8 @@ pub mod computer;
 pub mod dead;
 pub mod handover;
 pub mod migrate;
+pub mod namespace;
+pub mod prices;
 pub mod queue;
 pub mod retry;
 pub mod run;
@@ -30,6 +32,8 @@ pub async fn run(cli: Cli) -> Result<(), Stop> {
         Command::Session(command) => session::run(&context, command).await,
         Command::Agent(command) => agent::run(&context, command).await,
         Command::Queue(command) => queue::run(&context, command).await,
+        Command::Namespace(command) => namespace::run(&context, command).await,
+        Command::Prices(command) => prices::run(&context, command).await,
         Command::Migrate => migrate::run(&context).await,
         Command::Computer(command) => computer::run(&context, command).await,
         Command::Image(_) | Command::Doctor(_) | Command::Gc(_) => Ok(()),

@@ -7,6 +7,7 @@ use clap::Parser;
 
 mod answer;
 mod batch;
+mod budget;
 mod cli;
 mod commands;
 mod context;

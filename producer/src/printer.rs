@@ -13,6 +13,13 @@ pub fn line(text: impl AsRef<str>) {
     ended(done);
 }
 
+/// Writes bytes of data as they are.
+pub fn raw(bytes: &[u8]) {
+    let mut out = io::stdout().lock();
+    let done = out.write_all(bytes).and_then(|()| out.flush());
+    ended(done);
+}
+
 /// One JSON document, indented.
 pub fn json(value: &impl Serialize) {
     line(serde_json::to_string_pretty(value).expect("a view always encodes"));

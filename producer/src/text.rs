@@ -52,6 +52,14 @@ pub fn count(number: impl Into<i128>, what: &str) -> String {
     if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
+/// `12,345`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
 /// `1.5 MB`, powers of 1,000.
 pub fn bytes(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
@@ -86,6 +94,7 @@ mod tests {
     #[test]
     fn sizes_and_counts_read_well() {
         assert_eq!([bytes(999), bytes(1_000), bytes(999_999)], ["999 B", "1.0 kB", "1.0 MB"]);
+        assert_eq!([thousands(7), thousands(1_234), thousands(1_234_567)], ["7", "1,234", "1,234,567"]);
         assert_eq!((count(1, "turn"), count(0, "turn")), ("1 turn".to_owned(), "0 turns".to_owned()));
     }
 }

@@ -3,6 +3,7 @@
 //! READ COMMITTED throughout; every transaction is short and none is open across a call to anything but Postgres.
 
 pub mod batches;
+pub mod budget;
 pub mod catalog;
 pub mod claim;
 pub mod computers;

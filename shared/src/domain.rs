@@ -2,6 +2,7 @@
 //! reads a clock or knows a database.
 
 pub mod agent;
+pub mod budget;
 pub mod credential;
 pub mod input;
 pub mod policy;

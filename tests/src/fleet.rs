@@ -14,7 +14,6 @@ use holdfast_shared::db::workers::{Liveness, WorkerInfo};
 use holdfast_shared::domain::agent::AgentSpec;
 use holdfast_shared::domain::credential::Credentials;
 use holdfast_shared::domain::policy::QueuePolicy;
-use holdfast_shared::domain::schedule::Schedule;
 use serde_json::json;
 
 /// Lease time of the workers here.
@@ -55,18 +54,7 @@ pub fn new_turn(agent: &str, queue: &str, session: &str, prompt: &str) -> NewTur
         queue: queue.to_owned(),
         policy_revision: 1,
     };
-    NewTurn {
-        namespace: "default".to_owned(),
-        session: session.to_owned(),
-        session_given: true,
-        wish,
-        prompt: prompt.to_owned(),
-        metadata: json!({}),
-        key: None,
-        priority: 1,
-        inputs: Default::default(),
-        schedule: Schedule::default(),
-    }
+    NewTurn::new("default", session, wish, prompt)
 }
 
 /// A registered worker of an engine; dropping its liveness is its death.

@@ -23,6 +23,7 @@ use crate::service::Worker;
 
 #[macro_use]
 mod halt;
+mod budget;
 mod computer;
 mod follow;
 mod park;
@@ -55,6 +56,7 @@ pub struct Drive {
     /// The commit made a next turn of this session due.
     followed: bool,
     phases: Phases,
+    purse: budget::Purse,
 }
 
 impl Drive {
@@ -74,6 +76,7 @@ impl Drive {
             end_asked: false,
             followed: false,
             phases,
+            purse: budget::Purse::default(),
             worker,
             identity,
             grant,
@@ -136,7 +139,10 @@ impl Drive {
 
     async fn perform(&mut self, state: TurnState, effect: Effect) -> Result<Option<TurnEvent>, Halt> {
         match effect {
-            Effect::EnsureComputer => self.ensure_computer(state).await,
+            Effect::EnsureComputer => {
+                self.afford(state).await?;
+                self.ensure_computer(state).await
+            }
             Effect::StartHarness => self.start_harness().await,
             Effect::FollowHarness => self.follow_harness().await,
             Effect::EndHarness => self.end_harness(EndReason::Cancelled).await,

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use tracing::{info, warn};
+use holdfast_shared::db::batches::abandoned::ABANDONED_AFTER;
+use tracing::{debug, info, warn};
 
 use crate::sandbox::Sandbox;
 use crate::service::Worker;
@@ -22,7 +23,7 @@ const UNKNOWN: Duration = Duration::from_secs(30);
 const BATCH: i64 = 32;
 const AT_ONCE: usize = 4;
 
-/// Turns of dead workers, for the slots to take over.
+/// Turns of dead workers, for the slots to take over; turns that wait for their admission.
 pub async fn watch_orphans(worker: Arc<Worker>) {
     loop {
         if let Ok(turns) = worker.db.orphans(&worker.claimant(&worker.identity())).await {
@@ -31,6 +32,11 @@ pub async fn watch_orphans(worker: Arc<Worker>) {
                 let _ = worker.orphans.try_send(turn);
             }
         }
+        // Turns that were submitted inside somebody's own transaction.
+        match worker.db.admit_waiting().await {
+            Ok(admitted) => worker.nudge_relay(admitted > 0),
+            Err(error) => debug!(%error, "turns wait for their admission"),
+        }
         tokio::select! {
             () = worker.draining.cancelled() => return,
             () = tokio::time::sleep(ORPHANS.mul_f64(rand::random_range(0.8..1.2))) => {}
@@ -38,7 +44,8 @@ pub async fn watch_orphans(worker: Arc<Worker>) {
     }
 }
 
-/// Computers: evicts the unused, destroys the retired, compares the engine with the database; folds depths.
+/// Computers: evicts the unused, destroys the retired, compares the engine with the database; folds depths and
+/// usage, ends abandoned loads.
 pub async fn keep_house(worker: Arc<Worker>) {
     let mut compared = Instant::now();
     loop {
@@ -58,6 +65,12 @@ pub async fn keep_house(worker: Arc<Worker>) {
         worker.nudge_relay(opened > 0);
         // What a submitter that died between opening and releasing a batch left behind.
         let _ = worker.db.release_batches().await;
+        let _ = worker.db.fold_usage().await;
+        match worker.db.sweep_loads(ABANDONED_AFTER).await {
+            Ok(0) => {}
+            Ok(turns) => info!(turns, "loads that nobody came back for were given up"),
+            Err(error) => debug!(%error, "abandoned loads are not swept yet"),
+        }
         if compared.elapsed() >= UNKNOWN {
             compared = Instant::now();
             compare(&worker).await;

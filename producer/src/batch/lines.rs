@@ -1,12 +1,13 @@
 //! One line of a batch file. Pure.
 
+use holdfast_shared::domain::budget::{Budget, Usd};
 use holdfast_shared::domain::problem::unknown;
 use holdfast_shared::domain::schedule::{Priority, Schedule};
 use serde_json::{Map, Value};
 
 use crate::schedule;
 
-const FIELDS: &[&str] = &[
+pub(super) const FIELDS: &[&str] = &[
     "prompt",
     "session",
     "agent",
@@ -18,6 +19,8 @@ const FIELDS: &[&str] = &[
     "on_failure",
     "at",
     "delay",
+    "max_cost_usd",
+    "max_tokens",
 ];
 
 /// What a line says.
@@ -31,6 +34,7 @@ pub struct Line {
     pub metadata: Value,
     pub priority: Option<Priority>,
     pub schedule: Schedule,
+    pub budget: Budget,
 }
 
 impl Line {
@@ -61,9 +65,24 @@ impl Line {
             },
             priority: schedule::line_priority(&mut fields, &mut wrong),
             schedule: schedule::line_schedule(&mut fields, &mut wrong),
+            budget: budget(&mut fields, &mut wrong),
         };
         if wrong.is_empty() { Ok(line) } else { Err(wrong.join("; ")) }
     }
+}
+
+fn budget(fields: &mut Map<String, Value>, wrong: &mut Vec<String>) -> Budget {
+    let mut number = |name: &str, what: &str, fits: &dyn Fn(&Value) -> bool| {
+        let value = fields.remove(name).filter(|value| !value.is_null())?;
+        if !fits(&value) {
+            wrong.push(format!("`{name}` must be {what}"));
+        }
+        Some(value)
+    };
+    let dollars = |value: &Value| value.as_f64().and_then(Usd::from_dollars);
+    let cost = number("max_cost_usd", "dollars", &|value| dollars(value).is_some());
+    let tokens = number("max_tokens", "a whole number", &|value| value.as_u64().is_some());
+    Budget { max_cost_usd: cost.as_ref().and_then(dollars), max_tokens: tokens.as_ref().and_then(Value::as_u64) }
 }
 
 pub fn text_field(fields: &mut Map<String, Value>, name: &str, wrong: &mut Vec<String>) -> Option<String> {

@@ -34,6 +34,7 @@ pub fn turn(namespace: &str, batch: &str, number: u64, line: Line, wish: Wish) -
         inputs: Default::default(),
         priority: line.priority.unwrap_or_default().number(),
         schedule: line.schedule,
+        budget: line.budget,
     }
 }
 

@@ -3,8 +3,10 @@
 use holdfast_protocol::BatchId;
 use holdfast_shared::db::Db;
 use holdfast_shared::db::views::{BatchView, ClassCount, TaskView};
+use holdfast_shared::domain::budget::{Budget, Usd, Used};
 use serde_json::{Value, json};
 
+use crate::budget::{self, money};
 use crate::context::Context;
 use crate::printer;
 use crate::stop::Stop;
@@ -68,6 +70,9 @@ fn counts(view: &BatchView) -> Rows {
         "dead",
         "cancelled",
         "time",
+        "eta",
+        "cost",
+        "tokens",
     ]);
     rows.row([
         BatchId(view.id).to_string(),
@@ -81,8 +86,36 @@ fn counts(view: &BatchView) -> Rows {
         view.dead.to_string(),
         view.cancelled.to_string(),
         text::seconds(view.seconds),
+        or_dash(view.eta_seconds.map(text::seconds)),
+        cost(view),
+        tokens(view),
     ]);
     rows
+}
+
+/// `$1.20 of $5.00`; a dash where nothing is known of money.
+pub fn cost(view: &BatchView) -> String {
+    if view.max_cost_usd.is_none() && view.cost_usd == 0.0 {
+        return "-".to_owned();
+    }
+    let (used, budget) = account(view);
+    money(&used, &budget)
+}
+
+fn tokens(view: &BatchView) -> String {
+    let (used, budget) = account(view);
+    budget::tokens(&used, &budget)
+}
+
+fn account(view: &BatchView) -> (Used, Budget) {
+    let count = |tokens: i64| tokens.max(0).unsigned_abs();
+    let used = Used {
+        cost_usd: Usd::from_dollars(view.cost_usd.max(0.0)).unwrap_or_default(),
+        tokens: count(view.tokens),
+        unpriced_tokens: count(view.unpriced_tokens),
+    };
+    let max_cost_usd = view.max_cost_usd.and_then(Usd::from_dollars);
+    (used, Budget { max_cost_usd, max_tokens: view.max_tokens.map(count) })
 }
 
 fn causes(classes: &[ClassCount]) -> Rows {

@@ -10,13 +10,11 @@ use holdfast_shared::domain::sandbox::hex;
 use sha2::{Digest, Sha256};
 
 use super::lines::Line;
+use super::source::{Format, Source};
 use crate::context::Context;
 use crate::resolve;
 use crate::schedule::LineDefaults;
 use crate::stop::{Code, Stop};
-
-/// Longest line that is read, in bytes.
-const MAX_LINE: u64 = 8 << 20;
 
 /// A checked file.
 pub struct Spool {
@@ -82,24 +80,20 @@ impl Wishes {
 
 impl Spool {
     /// Reads and checks `input` line by line; empty lines are skipped.
-    pub async fn read(context: &Context, input: impl Read, mut wishes: Wishes) -> Result<Self, Stop> {
+    pub async fn read(context: &Context, input: impl Read, format: Format, mut wishes: Wishes) -> Result<Self, Stop> {
         let mut out = BufWriter::new(tempfile::tempfile()?);
-        let (mut input, mut hash) = (BufReader::new(input), Sha256::new());
+        let (mut source, mut hash) = (Source::new(input, format)?, Sha256::new());
         hash.update(wishes.defaults.text());
-        let (mut number, mut lines, mut bad) = (0, 0, Vec::new());
+        let (mut lines, mut bad) = (0, Vec::new());
         let (mut queues, mut keys) = (BTreeMap::new(), HashMap::new());
-        loop {
-            let mut text = Vec::new();
-            if (&mut input).take(MAX_LINE + 1).read_until(b'\n', &mut text)? == 0 {
-                break;
-            }
-            number += 1;
-            if text.len() as u64 > MAX_LINE {
-                return Err(Stop::bad(format!("line {number} has more than {MAX_LINE} bytes")));
-            }
-            if text.trim_ascii().is_empty() {
-                continue;
-            }
+        while let Some((number, text)) = source.next()? {
+            let text = match text {
+                Ok(text) => text,
+                Err(why) => {
+                    bad.push((number, why));
+                    continue;
+                }
+            };
             match check(context, &mut wishes, &mut keys, number, &text).await? {
                 Err(why) => bad.push((number, why)),
                 Ok(wish) => {
@@ -107,13 +101,13 @@ impl Spool {
                     *queues.entry(wish.queue.clone()).or_default() += 1;
                     let head = format!("{number} ");
                     out.write_all(head.as_bytes())?;
-                    out.write_all(text.trim_ascii())?;
+                    out.write_all(&text)?;
                     out.write_all(b"\n")?;
                     for part in [head.as_str(), &wish.agent, &wish.queue] {
                         hash.update(part);
                         hash.update([0]);
                     }
-                    hash.update(text.trim_ascii());
+                    hash.update(&text);
                 }
             }
         }

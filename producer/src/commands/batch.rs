@@ -15,18 +15,22 @@ use crate::text;
 use crate::watch::{attached, batch as watch};
 
 mod ends;
+mod export;
 mod submit;
 
 #[derive(Subcommand)]
 pub enum BatchCommand {
-    /// Submit every line of a JSONL file
+    /// Submit every line of a JSONL or CSV file
     #[command(
         after_help = "A line: {\"prompt\": \"...\", \"session\"?: \"...\", \"agent\"?: \"...\", \"queue\"?: \"...\", \
         \"key\"?: \"...\",\n         \"metadata\"?: {...}, \"priority\"?: \"high|normal|low\", \"concurrency_key\"?: \"...\",\n         \
-        \"on_failure\"?: \"continue|hold|cancel_rest\", \"at\"?: \"TIME\", \"delay\"?: \"2h\"}\n\
+        \"on_failure\"?: \"continue|hold|cancel_rest\", \"at\"?: \"TIME\", \"delay\"?: \"2h\",\n         \
+        \"max_cost_usd\"?: 1.5, \"max_tokens\"?: 100000}\n\
+        A CSV file names these in its first line; `metadata.NAME` is one field of the metadata.\n\
         A line without a session gets one of its own, named after the batch and the line.\n\n\
         Examples:\n  holdfast batch submit tasks.jsonl --agent coder --watch\n  \
-        generate-tasks | holdfast batch submit - --name nightly-2026-11-29"
+        generate-tasks | holdfast batch submit - --name nightly-2026-11-29\n  \
+        holdfast batch submit tasks.csv --max-cost-usd 20 --watch"
     )]
     Submit(submit::SubmitArgs),
     /// Show how far a batch is, and what became of its tasks
@@ -75,6 +79,16 @@ pub enum BatchCommand {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Print the results, a line a task
+    #[command(after_help = "Examples:\n  holdfast batch export nightly > results.jsonl\n  \
+        holdfast batch export nightly --format csv > results.csv\n\n\
+        A task that was tried again is told by its newest turn.")]
+    Export {
+        /// A batch by its name, its id or its first digits
+        batch: String,
+        #[arg(long, value_enum, default_value = "jsonl")]
+        format: export::Format,
+    },
 }
 
 pub async fn run(context: &Context, command: BatchCommand) -> Result<(), Stop> {
@@ -91,6 +105,7 @@ pub async fn run(context: &Context, command: BatchCommand) -> Result<(), Stop> {
             let batch = resolve::batch(context, &batch).await?;
             watch_to_end(context, batch, timeout).await
         }
+        BatchCommand::Export { batch, format } => export::export(context, &batch, format).await,
         BatchCommand::Cancel { batch } => ends::cancel(context, &batch).await,
         BatchCommand::Retry { batch, failed, cancelled, class, dry_run } => {
             // One of the two is given: clap sees to it.

@@ -8,6 +8,7 @@ use holdfast_shared::db::submit::NewTurn;
 use holdfast_shared::domain::policy::Span;
 use serde_json::{Value, json};
 
+use crate::budget::BudgetArgs;
 use crate::context::Context;
 use crate::printer;
 use crate::resolve;
@@ -21,7 +22,7 @@ use crate::watch::turn::{Show, Until, follow};
 #[command(after_help = "Examples:\n  \
     holdfast submit --agent coder \"Write hello.py that prints hello and run it.\" --follow\n  \
     holdfast submit --session s1 \"Now add tests.\" --wait --json\n  \
-    git diff | holdfast submit --agent reviewer --key review-4711 -\n  \
+    git diff | holdfast submit --agent reviewer --key review-4711 - --max-cost-usd 0.50\n  \
     holdfast submit --agent coder --priority low --delay 2h --concurrency-key repo-x \"Update the dependencies.\"")]
 pub struct SubmitArgs {
     /// What the agent is to do, `-` for stdin
@@ -52,6 +53,8 @@ pub struct SubmitArgs {
     /// Stop waiting after this time (5s, 10m, 1h); the turn goes on
     #[arg(long, value_name = "TIME")]
     timeout: Option<Span>,
+    #[command(flatten)]
+    budget: BudgetArgs,
 }
 
 pub async fn run(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
@@ -135,6 +138,7 @@ fn new_turn(
         priority: args.schedule.priority.number(),
         schedule: args.schedule.read()?,
         inputs: Default::default(),
+        budget: args.budget.into(),
     })
 }
 

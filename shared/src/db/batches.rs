@@ -2,7 +2,7 @@
 //!
 //! While a batch loads, its turns are due at the end of time: nothing runs that may not be complete. Opening is one row;
 //! the turns are released behind it in chunks, and whoever dies there is followed by `release_batches`. A load that died
-//! is continued by submitting the same file under the same name.
+//! is continued by submitting the same file under the same name, or given up by a tick (`abandoned`).
 
 use holdfast_protocol::BatchId;
 use serde_json::{Value, json};
@@ -13,7 +13,9 @@ use uuid::Uuid;
 
 use super::submit::SubmitError;
 use super::{Db, DbError, Result};
+use crate::domain::budget::{Budget, Usd};
 
+pub mod abandoned;
 pub mod load;
 
 /// When the turns of a batch that is still loading are due.
@@ -31,6 +33,8 @@ pub struct NewBatch {
     pub digest: String,
     pub total: i32,
     pub metadata: Value,
+    /// Of all of its turns together.
+    pub budget: Budget,
 }
 
 /// A batch to be filled.
@@ -62,6 +66,8 @@ impl Db {
         let mut tx = self.pool().begin().await?;
         if let Some(name) = &new.name
             && let Some(known) = known(&mut tx, &new.namespace, name).await?
+            // A load that was given up is as if it had never been.
+            && known.state != "abandoned"
         {
             let batch = BatchId(known.id);
             if known.digest.as_deref() != Some(&new.digest) {
@@ -78,14 +84,19 @@ impl Db {
         let batch = BatchId::generate();
         let mut metadata = new.metadata.clone();
         metadata["digest"] = json!(new.digest);
-        sqlx::query("insert into batches (id, namespace, source, total, metadata) values ($1, $2, $3, $4, $5)")
-            .bind(batch.0)
-            .bind(&new.namespace)
-            .bind(&new.name)
-            .bind(new.total)
-            .bind(metadata)
-            .execute(&mut *tx)
-            .await?;
+        sqlx::query(
+            "insert into batches (id, namespace, source, total, metadata, max_cost_nanos, max_tokens)
+             values ($1, $2, $3, $4, $5, $6, $7)",
+        )
+        .bind(batch.0)
+        .bind(&new.namespace)
+        .bind(&new.name)
+        .bind(new.total)
+        .bind(metadata)
+        .bind(new.budget.max_cost_usd.map(Usd::nanos))
+        .bind(new.budget.max_tokens.map(|tokens| tokens as i64))
+        .execute(&mut *tx)
+        .await?;
         tx.commit().await?;
         Ok(Begun { batch, how: How::New })
     }

@@ -165,6 +165,7 @@ fn grant(
         staged_result,
         waited_ms: row.waited_ms,
         cancel_requested: row.cancel_requested,
+        budgeted: row.budgeted,
         taken_over,
     })))
 }

@@ -22,6 +22,7 @@ mod cancel_batch;
 
 pub use cancel::Cancelled;
 pub use cancel_batch::CancelledBatch;
+pub(super) use cancel_batch::Why;
 
 /// How a run ended without success.
 #[derive(Clone, Debug)]
@@ -320,9 +321,9 @@ async fn next_head(tx: &mut Transaction<'_, Postgres>, session: Uuid, over: Opti
 async fn advance_all(tx: &mut Transaction<'_, Postgres>, sessions: &[Uuid]) -> Result<()> {
     sqlx::query(
         "with first as (
-             select distinct on (session_id) id from turns
-             where session_id = any($1) and state not in ('succeeded', 'failed', 'dead', 'cancelled')
-             order by session_id, seq),
+             select distinct on (t.session_id) t.id from turns t join sessions s on s.id = t.session_id and s.held_at is null
+             where t.session_id = any($1) and t.state not in ('succeeded', 'failed', 'dead', 'cancelled')
+             order by t.session_id, t.seq),
          next as (update turns set head = true where id in (select id from first) and not head returning id, queue, due_at)
          insert into outbox (queue, turn_id, due_at) select queue, id, due_at from next",
     )

@@ -74,6 +74,8 @@ pub struct Grant {
     /// Milliseconds that the turn was due before this claim.
     pub waited_ms: f64,
     pub cancel_requested: bool,
+    /// The turn, its batch or its namespace has a budget.
+    pub budgeted: bool,
     pub taken_over: bool,
 }
 

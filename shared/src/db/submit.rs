@@ -8,11 +8,14 @@ use sqlx::{FromRow, Postgres, Transaction};
 use uuid::Uuid;
 
 use super::{Db, DbError, Result};
+use crate::domain::budget::Usd;
 use crate::domain::schedule::OnFailure;
 
 pub mod depth;
+mod enlist;
 pub mod turn;
 
+pub use enlist::{Enlisted, enlist};
 pub use turn::{Accepted, NewTurn, Refusal, SubmitError, Wish};
 
 /// The states that no turn leaves.
@@ -32,7 +35,8 @@ pub(super) struct SessionRow {
 #[derive(FromRow)]
 struct Earlier {
     id: Uuid,
-    session_id: Uuid,
+    /// Unset while it waits for its admission, or was cancelled before.
+    session_id: Option<Uuid>,
     session: String,
     seq: Option<i32>,
     head: bool,
@@ -62,7 +66,7 @@ impl Db {
         tx.commit().await.map_err(DbError::from)?;
         Ok(Accepted {
             turn: id,
-            session: SessionId(session.id),
+            session: Some(SessionId(session.id)),
             session_name: turn.session.clone(),
             seq: session.seq,
             head: !open,
@@ -75,8 +79,8 @@ impl Db {
     pub async fn accepted_before(&self, turn: &NewTurn) -> Result<Option<Accepted>, SubmitError> {
         let Some(key) = &turn.key else { return Ok(None) };
         let row: Option<Earlier> = sqlx::query_as(
-            "select t.id, t.session_id, s.name as session, t.seq, t.head, t.content_hash
-             from turns t join sessions s on s.id = t.session_id
+            "select t.id, t.session_id, coalesce(s.name, t.session_name) as session, t.seq, t.head, t.content_hash
+             from turns t left join sessions s on s.id = t.session_id
              where t.namespace = $1 and t.idempotency_key = $2",
         )
         .bind(&turn.namespace)
@@ -90,7 +94,7 @@ impl Db {
         }
         Ok(Some(Accepted {
             turn: TurnId(row.id),
-            session: SessionId(row.session_id),
+            session: row.session_id.map(SessionId),
             session_name: row.session,
             seq: row.seq.unwrap_or_default(),
             head: row.head,
@@ -102,15 +106,20 @@ impl Db {
 
 impl SessionRow {
     pub(super) fn suits(&self, turn: &NewTurn) -> Result<(), Refusal> {
-        let session = turn.session.clone();
+        self.takes(&turn.session, &turn.wish.agent, &turn.wish.harness)
+    }
+
+    /// Whether the session, known as `name`, takes a turn of this agent.
+    fn takes(&self, name: &str, agent: &str, harness: &str) -> Result<(), Refusal> {
+        let session = name.to_owned();
         if self.state != "open" {
             return Err(Refusal::Retired { session });
         }
-        if self.agent != turn.wish.agent {
-            return Err(Refusal::OtherAgent { session, has: self.agent.clone(), asked: turn.wish.agent.clone() });
+        if self.agent != agent {
+            return Err(Refusal::OtherAgent { session, has: self.agent.clone(), asked: agent.to_owned() });
         }
-        if self.harness != turn.wish.harness {
-            let (has, asked) = (self.harness.clone(), turn.wish.harness.clone());
+        if self.harness != harness {
+            let (has, asked) = (self.harness.clone(), harness.to_owned());
             return Err(Refusal::OtherHarness { session, agent: self.agent.clone(), has, asked });
         }
         Ok(())
@@ -119,22 +128,32 @@ impl SessionRow {
 
 /// Makes the session on first use, then takes its row: from here on nobody else ends, starts or adds a turn of it.
 async fn take_session(tx: &mut Transaction<'_, Postgres>, turn: &NewTurn) -> Result<SessionRow> {
+    take_named(tx, &turn.namespace, &turn.session, &turn.wish.agent, &turn.wish.harness).await
+}
+
+async fn take_named(
+    tx: &mut Transaction<'_, Postgres>,
+    namespace: &str,
+    name: &str,
+    agent: &str,
+    harness: &str,
+) -> Result<SessionRow> {
     sqlx::query(
         "insert into sessions (id, namespace, name, agent, harness) values ($1, $2, $3, $4, $5) on conflict do nothing",
     )
     .bind(SessionId::generate().0)
-    .bind(&turn.namespace)
-    .bind(&turn.session)
-    .bind(&turn.wish.agent)
-    .bind(&turn.wish.harness)
+    .bind(namespace)
+    .bind(name)
+    .bind(agent)
+    .bind(harness)
     .execute(&mut **tx)
     .await?;
     Ok(sqlx::query_as(
         "update sessions set next_seq = next_seq + 1, updated_at = now() where namespace = $1 and name = $2
          returning id, next_seq - 1 as seq, agent, harness, state",
     )
-    .bind(&turn.namespace)
-    .bind(&turn.session)
+    .bind(namespace)
+    .bind(name)
     .fetch_one(&mut **tx)
     .await?)
 }
@@ -163,9 +182,10 @@ async fn insert(
 ) -> Result<bool> {
     let inserted = sqlx::query(
         "insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, priority, prompt,
-                            metadata, idempotency_key, content_hash, state, head, concurrency_key, on_failure, due_at, inputs)
+                            metadata, idempotency_key, content_hash, state, head, concurrency_key, on_failure, due_at, inputs,
+                            max_cost_nanos, max_tokens)
          values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 'queued', $14, $15, $16,
-                 greatest(clock_timestamp() + $17 * interval '1 second', $18), $19)
+                 greatest(clock_timestamp() + $17 * interval '1 second', $18), $19, $20, $21)
          on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing",
     )
     .bind(id.0)
@@ -187,6 +207,8 @@ async fn insert(
     .bind(turn.schedule.start.after_seconds())
     .bind(turn.schedule.start.time())
     .bind(turn.inputs_json())
+    .bind(turn.budget.max_cost_usd.map(Usd::nanos))
+    .bind(turn.budget.max_tokens.map(|tokens| tokens as i64))
     .execute(&mut **tx)
     .await?;
     Ok(inserted.rows_affected() == 1)

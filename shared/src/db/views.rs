@@ -7,14 +7,16 @@ use uuid::Uuid;
 mod batches;
 mod dead;
 mod events;
+mod export;
 mod find;
 mod queues;
 mod sessions;
 mod tasks;
 mod turns;
 
-pub use batches::{BatchView, ClassCount};
+pub use batches::{BatchView, ClassCount, RunningTask};
 pub use dead::{DeadDelivery, DeadFilter, DeadLetter, Ends, Order};
+pub use export::TaskResult;
 pub use find::{Found, Prefix};
 pub use queues::QueueView;
 pub use sessions::{CheckpointView, SessionLogRow, SessionView};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use holdfast_protocol::FailureClass;
 use serde::{Deserialize, Serialize};
 
+use super::budget::{Budget, Usd};
 use super::input::VERIFY_TIMEOUT;
 use super::schedule::OnFailure;
 
@@ -51,6 +52,20 @@ pub struct QueuePolicy {
     /// A shell command that must succeed in the workspace after the turn; empty = none.
     pub verify: String,
     pub verify_timeout: Span,
+    /// Dollars that one turn may spend over all of its runs; 0 = no limit.
+    pub max_cost_usd: Usd,
+    /// Tokens that one turn may use over all of its runs; 0 = no limit.
+    pub max_tokens: u64,
+}
+
+impl QueuePolicy {
+    /// What one turn may spend.
+    pub fn budget(&self) -> Budget {
+        Budget {
+            max_cost_usd: Some(self.max_cost_usd).filter(|usd| usd.nanos() > 0),
+            max_tokens: Some(self.max_tokens).filter(|tokens| *tokens > 0),
+        }
+    }
 }
 
 impl Default for QueuePolicy {
@@ -79,6 +94,8 @@ impl Default for QueuePolicy {
             require_changes: false,
             verify: String::new(),
             verify_timeout: VERIFY_TIMEOUT,
+            max_cost_usd: Usd::default(),
+            max_tokens: 0,
         }
     }
 }

@@ -13,6 +13,7 @@ use holdfast_tests::services::TestDb;
 mod batch;
 mod cancel;
 mod dead;
+mod fleet;
 mod redrive;
 
 /// Retries at once; two attempts.
@@ -22,7 +23,7 @@ fn policy() -> QueuePolicy {
 }
 
 /// A database with the agent, the queue and a worker.
-async fn fleet() -> (TestDb, TestWorker) {
+async fn fleet_of_one() -> (TestDb, TestWorker) {
     let test = TestDb::create().await;
     catalog(&test.db, policy()).await;
     let worker = TestWorker::start(&test.db, "e1").await;

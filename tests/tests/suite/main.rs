@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod budget;
 mod chaos;
 mod claude;
 mod cli;
@@ -18,3 +19,4 @@ mod runtime;
 mod sandbox;
 mod scheduling;
 mod store;
+mod submission;

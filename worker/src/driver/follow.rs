@@ -69,9 +69,15 @@ impl Drive {
                 Seen::HandOver => return Err(Halt::HandOver),
                 Seen::Lost => self.reconnect().await?,
                 Seen::Events(events) => {
+                    // Before the events: a crash in between records it again, not never.
+                    let used = self.record_usage(&events).await?;
                     self.pack(&events)?;
-                    if let Some(outcome) = events.outcome {
+                    if let Some(mut outcome) = events.outcome {
                         self.phases.add("harness", since);
+                        self.settle_usage(&outcome).await?;
+                        if let Some(failure) = &mut outcome.failure {
+                            self.over_budget(failure);
+                        }
                         let ended = self.ended(outcome).await;
                         // The last events of a turn that ended well are stored with its result.
                         if ended.is_err() || self.end_asked {
@@ -80,6 +86,9 @@ impl Drive {
                         return ended;
                     }
                     self.store().await?;
+                    if used {
+                        self.keep_within_budget().await?;
+                    }
                 }
             }
         }

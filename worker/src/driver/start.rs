@@ -46,7 +46,7 @@ impl Drive {
         StartTurn {
             run: self.lease().run,
             seq: u64::from(self.grant.seq),
-            harness: agent.harness.clone(),
+            harness: self.bounded_harness(),
             prompt: self.grant.prompt.clone(),
             expect_native: self.grant.native_conversation.clone(),
             new_native: self.grant.new_native.to_string(),

@@ -11,7 +11,9 @@ use serde_json::json;
 
 use super::watch_to_end;
 use crate::batch::load;
+use crate::batch::source::Format;
 use crate::batch::spool::{Spool, Wishes};
+use crate::budget::BudgetArgs;
 use crate::context::Context;
 use crate::printer;
 use crate::schedule::LineArgs;
@@ -47,17 +49,23 @@ pub struct SubmitArgs {
     /// Leave bad lines out instead of refusing the file
     #[arg(long)]
     skip_invalid: bool,
+    /// How the lines are written [default: by the end of the file's name, else jsonl]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    #[command(flatten)]
+    budget: BudgetArgs,
 }
 
 pub async fn submit(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
     let db = context.db().await?;
     let queue = args.queue.clone().unwrap_or_else(|| context.config.queue.clone());
     let wishes = Wishes::new(args.agent.clone(), queue).otherwise(args.schedule.read());
+    let format = args.format.unwrap_or_else(|| Format::of(&args.file));
     let mut spool = match args.file.as_str() {
-        "-" => Spool::read(context, std::io::stdin(), wishes).await?,
+        "-" => Spool::read(context, std::io::stdin(), format, wishes).await?,
         path => {
             let file = std::fs::File::open(path).map_err(|e| Stop::bad(format!("cannot read `{path}`: {e}")))?;
-            Spool::read(context, file, wishes).await?
+            Spool::read(context, file, format, wishes).await?
         }
     };
     let name = args.name.clone().unwrap_or_else(|| made_up_name(&args.file));
@@ -76,6 +84,7 @@ pub async fn submit(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
         digest: spool.digest.clone(),
         total: i32::try_from(good).map_err(|_| Stop::bad("a batch has at most 2,147,483,647 lines"))?,
         metadata: json!({ "file": args.file }),
+        budget: args.budget.into(),
     };
     let how = format!(
         "continue with `holdfast batch submit {} --name {name}`; nothing runs before it is complete",

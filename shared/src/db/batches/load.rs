@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::super::submit::{NewTurn, Refusal, SessionRow, SubmitError, depth};
 use super::super::{Db, DbError, Result};
 use super::NEVER;
+use crate::domain::budget::Usd;
 use crate::domain::schedule::OnFailure;
 
 /// Most lines of one chunk.
@@ -216,16 +217,17 @@ async fn insert_turns(tx: &mut Transaction<'_, Postgres>, batch: BatchId, rows: 
     let inserted = sqlx::query(
         "insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, batch_id, priority,
                             prompt, metadata, idempotency_key, content_hash, state, head, due_at, concurrency_key, on_failure,
-                            not_before, inputs)
+                            not_before, inputs, max_cost_nanos, max_tokens)
          select id, namespace, session, seq, queue, revision, agent, version, $14, priority, prompt, metadata, key, hash,
                 'queued', head, $15, concurrency_key, on_failure,
                 case when start_at is not null or start_after > 0
-                     then greatest(start_at, clock_timestamp() + start_after * interval '1 second') end, inputs
+                     then greatest(start_at, clock_timestamp() + start_after * interval '1 second') end, inputs, cost,
+                tokens
          from unnest($1::uuid[], $2::text[], $3::uuid[], $4::int[], $5::text[], $6::int[], $7::text[], $8::int[],
                      $9::int[], $10::text[], $11::jsonb[], $12::text[], $13::bytea[], $16::bool[], $17::text[], $18::text[], $19::timestamptz[],
-                     $20::float8[], $21::jsonb[])
+                     $20::float8[], $21::jsonb[], $22::bigint[], $23::bigint[])
            as n (id, namespace, session, seq, queue, revision, agent, version, priority, prompt, metadata, key, hash, head,
-                 concurrency_key, on_failure, start_at, start_after, inputs)
+                 concurrency_key, on_failure, start_at, start_after, inputs, cost, tokens)
          on conflict (namespace, idempotency_key) where idempotency_key is not null do nothing",
     )
     .bind(&rows.ids)
@@ -249,6 +251,8 @@ async fn insert_turns(tx: &mut Transaction<'_, Postgres>, batch: BatchId, rows: 
     .bind(rows.turns.iter().map(|turn| turn.schedule.start.time()).collect::<Vec<_>>())
     .bind(rows.turns.iter().map(|turn| turn.schedule.start.after_seconds()).collect::<Vec<_>>())
     .bind(rows.turns.iter().map(|turn| turn.inputs_json()).collect::<Vec<_>>())
+    .bind(rows.turns.iter().map(|turn| turn.budget.max_cost_usd.map(Usd::nanos)).collect::<Vec<_>>())
+    .bind(rows.turns.iter().map(|turn| turn.budget.max_tokens.map(|tokens| tokens as i64)).collect::<Vec<_>>())
     .execute(&mut **tx)
     .await?;
     Ok(inserted.rows_affected() == rows.ids.len() as u64)

@@ -44,6 +44,7 @@ pub(super) struct TurnRow {
     pub(super) deaths: i32,
     pub(super) limited_s: f64,
     pub(super) cancel_requested: bool,
+    pub(super) budgeted: bool,
     pub(super) paused: bool,
     pub(super) revision: i32,
     pub(super) policy: Json<QueuePolicy>,
@@ -91,6 +92,10 @@ pub(super) async fn turn_row(
                 greatest(0, extract(epoch from clock_timestamp() - greatest(t.due_at, t.submitted_at)) * 1000)::float8 as waited_ms,
                 t.run_id, t.runs, t.attempts, t.setup_attempts, t.deaths,
                 coalesce(extract(epoch from clock_timestamp() - t.limited_since), 0)::float8 as limited_s, t.cancel_requested_at is not null as cancel_requested,
+                coalesce(t.max_cost_nanos, t.max_tokens) is not null
+                or exists (select from batches b where b.id = t.batch_id and coalesce(b.max_cost_nanos, b.max_tokens) is not null)
+                or exists (select from namespaces n where n.name = t.namespace
+                           and coalesce(n.max_cost_nanos, n.max_tokens) is not null) as budgeted,
                 q.paused, q.revision, p.policy, a.spec, c.manifest, t.concurrency_key,
                 exists (select from credential_limits) as any_limit,
                 (select b.id from turns b

@@ -1,7 +1,7 @@
 //! How many turns wait in a queue: a folded count and the deltas since. Turn transactions only insert deltas; the sweep
 //! folds them. Checked once per submission or batch, so parallel submitters may overshoot by what they submit at that moment.
 
-use sqlx::{Postgres, Transaction};
+use sqlx::PgConnection;
 
 use super::super::{Db, Result};
 use super::turn::{Refusal, SubmitError};
@@ -30,11 +30,11 @@ impl Db {
 }
 
 /// Records turns that began or ceased to wait.
-pub async fn add(tx: &mut Transaction<'_, Postgres>, queue: &str, delta: i32) -> Result<()> {
+pub async fn add(connection: &mut PgConnection, queue: &str, delta: i32) -> Result<()> {
     sqlx::query("insert into queue_depth_deltas (queue, delta) values ($1, $2)")
         .bind(queue)
         .bind(delta)
-        .execute(&mut **tx)
+        .execute(connection)
         .await?;
     Ok(())
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::super::DbError;
+use crate::domain::budget::Budget;
 use crate::domain::input::TurnInputs;
 use crate::domain::schedule::Schedule;
 
@@ -40,9 +41,28 @@ pub struct NewTurn {
     /// Files, repository, setup and checks; the content of the files is stored before (`Db::store_input_file`).
     pub inputs: TurnInputs,
     pub schedule: Schedule,
+    /// Of this turn alone.
+    pub budget: Budget,
 }
 
 impl NewTurn {
+    /// A turn of a named session with everything else as usual.
+    pub fn new(namespace: &str, session: &str, wish: Wish, prompt: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            session: session.to_owned(),
+            session_given: true,
+            wish,
+            prompt: prompt.to_owned(),
+            metadata: Value::Object(serde_json::Map::new()),
+            key: None,
+            priority: 1,
+            inputs: TurnInputs::default(),
+            schedule: Schedule::default(),
+            budget: Budget::default(),
+        }
+    }
+
     /// SHA-256 of what the caller asked for. Versions are not part of it: a repeat after `agent apply` is a repeat.
     pub fn content_hash(&self) -> Vec<u8> {
         let metadata = self.metadata.to_string();
@@ -60,6 +80,11 @@ impl NewTurn {
         // Turns without any keep the hash that they have always had.
         if !self.inputs.is_empty() {
             hash.update(serde_json::to_vec(&self.inputs).expect("inputs always encode"));
+        }
+        // Only where there is one: keys of turns without a budget keep their hashes.
+        if !self.budget.is_unlimited() {
+            let cost = self.budget.max_cost_usd.map_or(-1, crate::domain::budget::Usd::nanos);
+            hash.update(format!("budget {cost} {:?}", self.budget.max_tokens));
         }
         hash.finalize().to_vec()
     }
@@ -95,7 +120,8 @@ impl NewTurn {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Accepted {
     pub turn: TurnId,
-    pub session: SessionId,
+    /// Unset where it was submitted in somebody's own transaction and waits for its admission.
+    pub session: Option<SessionId>,
     pub session_name: String,
     pub seq: i32,
     /// It is its session's turn to run now.

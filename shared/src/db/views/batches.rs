@@ -29,6 +29,15 @@ pub struct BatchView {
     pub ended_at: Option<OffsetDateTime>,
     /// Seconds since it was made, or from then to its last end.
     pub seconds: f64,
+    /// Seconds until its end, were it to go on as it did since its first start.
+    pub eta_seconds: Option<f64>,
+    /// Spent by all of its runs, failed ones included, as far as prices are known.
+    pub cost_usd: f64,
+    pub tokens: i64,
+    /// Tokens among them without a price.
+    pub unpriced_tokens: i64,
+    pub max_cost_usd: Option<f64>,
+    pub max_tokens: Option<i64>,
 }
 
 /// How many turns of a batch ended in a class.
@@ -38,6 +47,16 @@ pub struct ClassCount {
     pub turns: i64,
     /// One error of the class.
     pub error: Option<String>,
+}
+
+/// A task that runs now.
+#[derive(Clone, Debug, FromRow, Serialize)]
+pub struct RunningTask {
+    pub session: String,
+    pub state: String,
+    pub attempts: i32,
+    pub prompt: String,
+    pub seconds: f64,
 }
 
 impl BatchView {
@@ -59,13 +78,22 @@ impl BatchView {
 const VIEW: &str = "select b.id, b.source as name, b.state, b.total, n.queued, n.running, n.succeeded, n.failed, n.dead,
         n.cancelled, b.created_at, case when n.queued + n.running = 0 then n.ended_at end as ended_at,
         extract(epoch from case when n.queued + n.running = 0 then coalesce(n.ended_at, b.created_at)
-                                else clock_timestamp() end - b.created_at)::float8 as seconds
+                                else clock_timestamp() end - b.created_at)::float8 as seconds,
+        case when b.state = 'open' and n.queued + n.running > 0 and n.begun > 0 then
+            extract(epoch from clock_timestamp() - n.started_at)::float8 * (n.queued + n.running) / n.begun end as eta_seconds,
+        u.cost::float8 / 1e9 as cost_usd, u.tokens, u.unpriced as unpriced_tokens,
+        b.max_cost_nanos::float8 / 1e9 as max_cost_usd, b.max_tokens
     from batches b cross join lateral (
+        select coalesce(sum(cost_nanos), 0)::bigint as cost, coalesce(sum(tokens), 0)::bigint as tokens,
+               coalesce(sum(unpriced), 0)::bigint as unpriced
+        from (select cost_nanos, tokens, unpriced from usage_totals where batch_id = b.id
+              union all select cost_nanos, tokens, unpriced from usage_deltas where batch_id = b.id) parts) u cross join lateral (
         select count(*) filter (where state = 'queued') as queued,
                count(*) filter (where state in ('starting', 'running', 'saving', 'stopping')) as running,
                count(*) filter (where state = 'succeeded') as succeeded, count(*) filter (where state = 'failed') as failed,
                count(*) filter (where state = 'dead') as dead, count(*) filter (where state = 'cancelled') as cancelled,
-               max(ended_at) as ended_at
+               max(ended_at) as ended_at, min(started_at) as started_at,
+               count(*) filter (where ended_at is not null and started_at is not null) as begun
         from turns t where batch_id = b.id and not exists (select from turns r where r.redrive_of = t.id)) n";
 
 impl Db {
@@ -78,6 +106,21 @@ impl Db {
     pub async fn list_batches(&self, namespace: &str, limit: i64) -> Result<Vec<BatchView>> {
         let sql = format!("{VIEW} where b.namespace = $1 order by b.created_at desc limit $2");
         Ok(sqlx::query_as(sqlx::AssertSqlSafe(sql)).bind(namespace).bind(limit).fetch_all(self.pool()).await?)
+    }
+
+    /// What runs of the batch now, the longest running first.
+    pub async fn batch_running(&self, batch: BatchId, limit: i64) -> Result<Vec<RunningTask>> {
+        Ok(sqlx::query_as(
+            "select s.name as session, t.state, t.attempts, left(t.prompt, 200) as prompt,
+                    extract(epoch from clock_timestamp() - r.claimed_at)::float8 as seconds
+             from turns t join sessions s on s.id = t.session_id join runs r on r.id = t.run_id
+             where t.batch_id = $1 and t.state in ('starting', 'running', 'saving', 'stopping')
+             order by r.claimed_at limit $2",
+        )
+        .bind(batch.0)
+        .bind(limit)
+        .fetch_all(self.pool())
+        .await?)
     }
 
     /// Why turns of the batch failed, the most frequent class first.

@@ -5,6 +5,7 @@ use holdfast_protocol::FailureClass;
 use toml::{Table, Value};
 
 use super::super::agent::read::{one_line, to_json};
+use super::super::budget::Usd;
 use super::super::input::command_problem;
 use super::super::problem::{Problems, plain_name, unknown};
 use super::{Backoff, QueuePolicy, Span};
@@ -28,6 +29,8 @@ const FIELDS: &[&str] = &[
     "concurrency_per_key",
     "on_failure",
     "affinity_wait",
+    "max_cost_usd",
+    "max_tokens",
 ];
 const BACKOFF_FIELDS: &[&str] = &["initial", "factor", "max", "jitter"];
 
@@ -106,6 +109,8 @@ fn set(
         "require_changes" => policy.require_changes = value.as_bool().ok_or("must be true or false")?,
         "verify" => policy.verify = command(value)?,
         "verify_timeout" => policy.verify_timeout = span(value, second, DAY)?,
+        "max_cost_usd" => policy.max_cost_usd = dollars(value)?,
+        "max_tokens" => policy.max_tokens = whole(value, 0, i64::MAX / 2)? as u64,
         "retry_on" => policy.retry_on = classes(problems, &format!("{place}.retry_on"), value)?,
         "backoff" => policy.backoff = backoff(problems, &format!("{place}.backoff"), value, Backoff::default())?,
         // After the queue's own backoff, whose values it begins with.
@@ -173,6 +178,11 @@ fn command(value: &Value) -> Result<String, String> {
 fn factor(value: &Value) -> Result<f64, String> {
     let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
     number.filter(|number| (1.0..=10.0).contains(number)).ok_or_else(|| "must be a number between 1 and 10".to_owned())
+}
+
+fn dollars(value: &Value) -> Result<Usd, String> {
+    let number = value.as_float().or_else(|| value.as_integer().map(|number| number as f64));
+    number.and_then(Usd::from_dollars).ok_or_else(|| "must be dollars, 0 or more".to_owned())
 }
 
 fn span(value: &Value, min: Span, max: Span) -> Result<Span, String> {

@@ -16,6 +16,7 @@ async fn batch(db: &Db, name: &str, lines: &[(&str, &str)], open: bool) -> holdf
         digest: name.to_owned(),
         total: lines.len() as i32,
         metadata: object!({}),
+        budget: Default::default(),
     };
     let batch = db.begin_batch(&new).await.unwrap().batch;
     let turns: Vec<NewTurn> = lines
@@ -44,7 +45,7 @@ async fn turn(db: &Db, prompt: &str) -> TurnId {
 
 #[tokio::test]
 async fn cancelling_a_batch_says_what_became_of_each_and_leaves_others_alone() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let lines = [("a", "done"), ("b", "runs"), ("c", "saves"), ("d", "waits"), ("d", "waits too"), ("e", "last")];
     let id = batch(db, "night", &lines, true).await;
@@ -67,7 +68,7 @@ async fn cancelling_a_batch_says_what_became_of_each_and_leaves_others_alone() {
 
 #[tokio::test]
 async fn a_cancelled_load_cannot_go_on() {
-    let (test, _worker) = fleet().await;
+    let (test, _worker) = fleet_of_one().await;
     let db = &test.db;
     let id = batch(db, "night", &[("a", "1"), ("b", "2")], false).await;
     assert_eq!(db.cancel_batch(id).await.unwrap().cancelled, 2);
@@ -83,7 +84,7 @@ async fn a_cancelled_load_cannot_go_on() {
 
 #[tokio::test]
 async fn tasks_that_failed_are_tried_again_and_the_batch_is_judged_by_the_newest() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let (db, url) = (&test.db, test.url.as_str());
     batch(db, "night", &[("a", "good"), ("b", "bad"), ("c", "worse")], true).await;
     succeeds(db, &worker, turn(db, "good").await).await;
@@ -115,7 +116,7 @@ async fn tasks_that_failed_are_tried_again_and_the_batch_is_judged_by_the_newest
 
 #[tokio::test]
 async fn a_cancelled_batch_is_open_again_once_its_turns_are_tried_again() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let (db, url) = (&test.db, test.url.as_str());
     batch(db, "night", &[("a", "1"), ("b", "2")], true).await;
     let done = json(url, &["batch", "cancel", "night"]).await;

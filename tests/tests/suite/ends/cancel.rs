@@ -8,7 +8,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_turn_whose_worker_is_dead_is_ended_by_the_canceller_under_a_higher_fence() {
-    let (test, mut worker) = fleet().await;
+    let (test, mut worker) = fleet_of_one().await;
     let db = &test.db;
     let (one, two) = (submit(db, "s", "1").await, submit(db, "s", "2").await);
     let grant = worker.granted(db, one).await;
@@ -29,7 +29,7 @@ async fn a_turn_whose_worker_is_dead_is_ended_by_the_canceller_under_a_higher_fe
 
 #[tokio::test]
 async fn an_expired_lease_is_enough_for_the_canceller() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let one = submit(db, "s", "1").await;
     worker.granted(db, one).await;
@@ -43,7 +43,7 @@ async fn an_expired_lease_is_enough_for_the_canceller() {
 
 #[tokio::test]
 async fn a_saving_turn_succeeds_whoever_is_dead() {
-    let (test, mut worker) = fleet().await;
+    let (test, mut worker) = fleet_of_one().await;
     let db = &test.db;
     let one = submit(db, "s", "1").await;
     let grant = worker.granted(db, one).await;

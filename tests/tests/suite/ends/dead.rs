@@ -34,7 +34,7 @@ fn prompts(list: &Value) -> Vec<String> {
 
 #[tokio::test]
 async fn dead_letters_are_listed_shown_with_their_history_and_tried_again() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let (db, url) = (&test.db, test.url.as_str());
     let turns = unhappy(db, &worker).await;
     db.dead_delivery("default", "not a wake-up: expected value", b"\xff{garbage").await.unwrap();
@@ -75,7 +75,7 @@ async fn dead_letters_are_listed_shown_with_their_history_and_tried_again() {
 
 #[tokio::test]
 async fn deliveries_that_could_not_be_read_are_shown_and_dropped() {
-    let (test, _worker) = fleet().await;
+    let (test, _worker) = fleet_of_one().await;
     let (db, url) = (&test.db, test.url.as_str());
     for queue in ["default", "default", "other"] {
         db.dead_delivery(queue, "unknown schema 9, this worker knows 1", b"\xff{\"schema\":9}").await.unwrap();
@@ -94,7 +94,7 @@ async fn deliveries_that_could_not_be_read_are_shown_and_dropped() {
 
 #[tokio::test]
 async fn run_retry_takes_names_or_a_filter() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let (db, url) = (&test.db, test.url.as_str());
     let turns = unhappy(db, &worker).await;
     let new = ok(url, &["run", "retry", &turns[2].to_string()]).await;

@@ -7,7 +7,7 @@ use super::*;
 
 #[tokio::test]
 async fn a_dead_turn_is_tried_again_before_what_waits_behind_it() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let (one, two, _) = (submit(db, "s", "1").await, submit(db, "s", "2").await, submit(db, "s", "3").await);
     fails(db, &worker, one, FailureClass::HarnessError).await;
@@ -28,7 +28,7 @@ async fn a_dead_turn_is_tried_again_before_what_waits_behind_it() {
 
 #[tokio::test]
 async fn once_a_later_turn_has_run_it_goes_to_the_tail_and_the_chain_holds() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let (one, two) = (submit(db, "s", "1").await, submit(db, "s", "2").await);
     submit(db, "s", "3").await;
@@ -47,7 +47,7 @@ async fn once_a_later_turn_has_run_it_goes_to_the_tail_and_the_chain_holds() {
 
 #[tokio::test]
 async fn a_later_turn_that_waits_for_its_retry_has_begun() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let (one, two) = (submit(db, "s", "1").await, submit(db, "s", "2").await);
     fails(db, &worker, one, FailureClass::HarnessError).await;
@@ -59,7 +59,7 @@ async fn a_later_turn_that_waits_for_its_retry_has_begun() {
 
 #[tokio::test]
 async fn what_was_cancelled_behind_a_running_turn_does_not_take_its_lead() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let (one, two) = (submit(db, "s", "1").await, submit(db, "s", "2").await);
     submit(db, "s", "3").await;
@@ -76,7 +76,7 @@ async fn what_was_cancelled_behind_a_running_turn_does_not_take_its_lead() {
 
 #[tokio::test]
 async fn twenty_at_once_try_it_again_once() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let one = submit(db, "s", "1").await;
     fails(db, &worker, one, FailureClass::HarnessError).await;
@@ -91,7 +91,7 @@ async fn twenty_at_once_try_it_again_once() {
 
 #[tokio::test]
 async fn a_retry_uses_the_newest_agent_and_policy_and_starts_anew() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let one = submit(db, "s", "1").await;
     for _ in 0..2 {
@@ -111,7 +111,7 @@ async fn a_retry_uses_the_newest_agent_and_policy_and_starts_anew() {
 
 #[tokio::test]
 async fn what_runs_waits_or_succeeded_is_not_tried_again() {
-    let (test, worker) = fleet().await;
+    let (test, worker) = fleet_of_one().await;
     let db = &test.db;
     let (one, two) = (submit(db, "s", "1").await, submit(db, "s", "2").await);
     let refused = |turn| async move { db.redrive(turn).await.expect_err("refused").to_string() };

@@ -50,8 +50,14 @@ async fn lines_of_a_batch_keep_their_start_when_the_batch_opens() {
     let test = TestDb::create().await;
     let db = &test.db;
     catalog(db, policy()).await;
-    let new =
-        NewBatch { namespace: "default".to_owned(), name: None, digest: "d".to_owned(), total: 3, metadata: json!({}) };
+    let new = NewBatch {
+        namespace: "default".to_owned(),
+        name: None,
+        digest: "d".to_owned(),
+        total: 3,
+        metadata: json!({}),
+        budget: Default::default(),
+    };
     let batch: BatchId = db.begin_batch(&new).await.unwrap().batch;
     let key = |n: usize, turn: NewTurn| NewTurn { key: Some(format!("k{n}")), ..turn };
     let lines = [
