@@ -33,7 +33,11 @@ pub async fn submit(db: &Db, session: &str, prompt: &str) -> TurnId {
 
 /// Submits a turn; the agent is named as its harness.
 pub async fn submit_to(db: &Db, agent: &str, queue: &str, session: &str, prompt: &str) -> TurnId {
-    accept(db, &new_turn(agent, queue, session, prompt)).await
+    let mut turn = new_turn(agent, queue, session, prompt);
+    if let Some(newest) = db.latest_agent("default", agent).await.expect("the agents are read") {
+        turn.wish.agent_version = newest.version;
+    }
+    accept(db, &turn).await
 }
 
 pub async fn accept(db: &Db, turn: &NewTurn) -> TurnId {

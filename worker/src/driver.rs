@@ -30,6 +30,7 @@ mod park;
 mod phases;
 mod save;
 mod schema;
+mod secrets;
 mod start;
 
 pub use halt::Halt;

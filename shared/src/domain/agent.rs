@@ -11,10 +11,12 @@ use checkpoint::CheckpointSpec;
 pub mod check;
 pub mod checkpoint;
 pub mod read;
+pub mod secret;
 pub mod settings;
 pub mod start;
 
 pub use read::{read_agents, read_agents_with};
+pub use secret::{SecretSource, Secrets};
 pub use start::{AgentFile, SessionStart};
 
 /// What `agent apply` stores.
@@ -30,6 +32,9 @@ pub struct AgentSpec {
     /// Names of variables forwarded from the worker's environment to the harness process only.
     #[serde(default)]
     pub forward_env: Vec<String>,
+    /// Variables of the harness process whose values lie on the worker.
+    #[serde(default, skip_serializing_if = "Secrets::is_empty")]
+    pub secrets: Secrets,
     /// What a session's workspace begins with.
     #[serde(default, skip_serializing_if = "SessionStart::is_empty")]
     pub start: SessionStart,
@@ -42,7 +47,15 @@ impl AgentSpec {
     /// With the defaults of everything but the harness.
     pub fn new(harness: Harness) -> Self {
         let (sandbox, env, start) = (SandboxSpec::default(), Env::default(), SessionStart::default());
-        Self { harness, sandbox, env, forward_env: Vec::new(), start, checkpoint: CheckpointSpec::default() }
+        Self {
+            harness,
+            sandbox,
+            env,
+            forward_env: Vec::new(),
+            secrets: Secrets::new(),
+            start,
+            checkpoint: CheckpointSpec::default(),
+        }
     }
 
     /// SHA-256 (hex) of the canonical JSON.

@@ -28,6 +28,16 @@ pub struct SandboxSpec {
     pub runtime_mb: u64,
     pub tmp_mb: u64,
     pub network: Network,
+    /// Whether processes may trace their own kind, as debuggers do. PID 1 cannot be traced either way.
+    #[serde(skip_serializing_if = "is_true")]
+    pub ptrace: bool,
+    /// A runtime that the engine offers instead of its own (`runsc`, `kata`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oci_runtime: Option<String>,
+}
+
+fn is_true(flag: &bool) -> bool {
+    *flag
 }
 
 impl Default for SandboxSpec {
@@ -41,11 +51,27 @@ impl Default for SandboxSpec {
             runtime_mb: 256,
             tmp_mb: 128,
             network: Network::None,
+            ptrace: true,
+            oci_runtime: None,
         }
     }
 }
 
 impl SandboxSpec {
+    /// Every field, as a person writes it.
+    pub const FIELDS: &[&str] = &[
+        "image",
+        "cpus",
+        "memory_mb",
+        "pids_limit",
+        "workspace_mb",
+        "runtime_mb",
+        "tmp_mb",
+        "network",
+        "ptrace",
+        "oci_runtime",
+    ];
+
     /// SHA-256 (hex) of the canonical JSON of the spec: a container of another digest is refused.
     pub fn digest(&self) -> String {
         let json = serde_json::to_vec(self).expect("a spec always encodes");
@@ -62,6 +88,11 @@ impl SandboxSpec {
         };
         check(self.image.trim().is_empty(), "sandbox.image is empty");
         check(!(0.05..=256.0).contains(&self.cpus), "sandbox.cpus must be between 0.05 and 256");
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        check(
+            self.oci_runtime.as_ref().is_some_and(|name| name.is_empty() || !name.chars().all(plain)),
+            "sandbox.oci_runtime must be the name of a runtime that the engine offers, such as runsc",
+        );
         check(self.memory_mb < 64, "sandbox.memory_mb must be at least 64");
         check(!(16..=100_000).contains(&self.pids_limit), "sandbox.pids_limit must be between 16 and 100000");
         check(self.workspace_mb < 1, "sandbox.workspace_mb must be at least 1");
@@ -187,6 +218,18 @@ mod tests {
         assert_eq!(name.len(), 43);
         assert_ne!(name, computer_name("default", "coder", session, Generation(2)));
         assert_ne!(computer_name("a", "bc", session, Generation(1)), computer_name("ab", "c", session, Generation(1)));
+    }
+
+    #[test]
+    fn a_new_field_changes_no_digest_until_it_is_used_and_is_known_by_name() {
+        let json = |spec: &SandboxSpec| serde_json::to_value(spec).expect("a spec always encodes");
+        let plain = json(&SandboxSpec::default());
+        assert_eq!(plain.as_object().map(serde_json::Map::len), Some(8), "{plain}");
+        let full =
+            json(&SandboxSpec { ptrace: false, oci_runtime: Some("runsc".to_owned()), ..SandboxSpec::default() });
+        let names: Vec<&str> = full.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
+        assert!(names.iter().all(|name| SandboxSpec::FIELDS.contains(name)), "{names:?}");
+        assert_eq!(names.len(), SandboxSpec::FIELDS.len());
     }
 
     #[test]

@@ -4,6 +4,9 @@
 use std::process::Output;
 use std::time::Duration;
 
+use holdfast_protocol::harness::{Harness, ScriptedSettings};
+use holdfast_shared::domain::agent::{AgentSpec, SecretSource};
+use holdfast_shared::domain::policy::QueuePolicy;
 use holdfast_shared::domain::sandbox::DEFAULT_IMAGE;
 use holdfast_tests::house::{House, quick_policy, small_sandbox};
 use holdfast_tests::services::amqp_url;
@@ -159,5 +162,40 @@ async fn doctor_examines_everything_and_names_what_is_wrong() {
     let out = text(&nothing.stdout);
     assert_eq!(nothing.status.code(), Some(1));
     assert!(out.contains("FAIL  database") && out.contains("FAIL  engine") && !out.contains("secret"), "{out}");
+    house.close().await;
+}
+
+#[tokio::test]
+async fn a_named_secret_reaches_the_harness_alone_and_a_missing_one_is_named() {
+    const VALUE: &str = "zq7-not-to-be-found";
+    let house = House::new(QueuePolicy { max_setup_attempts: 1, ..quick_policy() }).await;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("deploy.key");
+    std::fs::write(&path, format!("{VALUE}\n")).expect("written");
+    let file = SecretSource::File(path.to_str().expect("UTF-8").to_owned());
+    let agent = AgentSpec {
+        sandbox: small_sandbox(),
+        secrets: [("DEPLOY_KEY".to_owned(), file), ("OTHER".to_owned(), SecretSource::Env("THE_OTHER".to_owned()))]
+            .into(),
+        ..AgentSpec::new(Harness::Scripted(ScriptedSettings::default()))
+    };
+    house.agent(agent).await;
+    let mut options = WorkerOptions::new(&house.queue);
+    options.env.push(("THE_OTHER".to_owned(), "second".to_owned()));
+    let worker = WorkerProcess::start(&house.test, &options);
+    let turn = house.submit("s", "run echo \"${#DEPLOY_KEY} $OTHER\" > length.txt; echo the key is $DEPLOY_KEY").await;
+    assert_eq!(until(house.db(), turn, ENDED, LONG, &[&worker]).await, "succeeded");
+    let shown = command(&house, &["session", "files", "s", "length.txt"], &[]).await;
+    assert_eq!(text(&shown.stdout).trim(), format!("{} second", VALUE.len()));
+    let logs = command(&house, &["run", "logs", &turn.to_string()], &[]).await;
+    assert!(text(&logs.stdout).contains("the key is") && !text(&logs.stdout).contains(VALUE), "{}", text(&logs.stdout));
+    let stored = command(&house, &["agent", "show", "scripted", "--json"], &[]).await;
+    assert!(text(&stored.stdout).contains("deploy.key") && !text(&stored.stdout).contains(VALUE));
+    std::fs::remove_file(&path).expect("removed");
+    let turn = house.submit("s", "say hello").await;
+    assert_eq!(until(house.db(), turn, ENDED, LONG, &[&worker]).await, "dead");
+    let error = house.result(turn).await;
+    assert!(error.contains("secret DEPLOY_KEY: ") && error.contains("cannot be opened"), "{error}");
+    drop(worker);
     house.close().await;
 }

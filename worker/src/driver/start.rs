@@ -7,7 +7,7 @@ use holdfast_protocol::message::{Call, Secret, StartTurn};
 use holdfast_shared::domain::turn::TurnEvent;
 use tracing::debug;
 
-use super::{Drive, Halt};
+use super::{Drive, Halt, secrets};
 
 const RENEW_DEADLINE: Duration = Duration::from_secs(5);
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -19,7 +19,9 @@ impl Drive {
         }
         let since = Instant::now();
         let channel = self.channel()?;
-        let call = Call::Start(Box::new(self.request()));
+        let secrets = secrets::resolve(&self.grant.agent);
+        let secrets = secrets.map_err(|error| Halt::run(FailureClass::SandboxUnavailable, error))?;
+        let call = Call::Start(Box::new(self.request(secrets)));
         let timeout = self.grant.policy.turn_timeout.0;
         // A restore may have taken longer than the lease time that the hello brought; nothing starts without authority.
         let ttl_ms = self.watchdog_ms().await?;
@@ -38,11 +40,8 @@ impl Drive {
         Ok(Some(TurnEvent::HarnessStarted))
     }
 
-    fn request(&self) -> StartTurn {
+    fn request(&self, secrets: Vec<(String, Secret)>) -> StartTurn {
         let agent = &self.grant.agent;
-        let secrets = agent.forward_env.iter().filter_map(|name| {
-            std::env::var(name).ok().filter(|value| !value.is_empty()).map(|value| (name.clone(), Secret(value)))
-        });
         StartTurn {
             run: self.lease().run,
             seq: u64::from(self.grant.seq),
@@ -51,7 +50,7 @@ impl Drive {
             expect_native: self.grant.native_conversation.clone(),
             new_native: self.grant.new_native.to_string(),
             env: agent.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
-            secrets: secrets.collect(),
+            secrets,
             turn_timeout_ms: self.grant.policy.turn_timeout.0.as_millis() as u64,
             stall_timeout_ms: self.grant.policy.stall_timeout.0.as_millis() as u64,
             warm: self.warm,

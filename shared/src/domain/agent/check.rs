@@ -86,6 +86,15 @@ pub(super) fn is_variable(name: &str) -> bool {
     variable_name(name)
 }
 
+/// Why a name cannot be a variable of the harness.
+pub(super) fn not_a_variable(name: &str) -> Option<&'static str> {
+    match name {
+        _ if !variable_name(name) => Some("is not a name of a variable"),
+        _ if OURS.contains(&name) => Some("is set by the runtime inside the computer"),
+        _ => None,
+    }
+}
+
 /// One plain variable.
 pub(super) fn env(problems: &mut Problems, place: &str, name: &str, value: &str) {
     if !variable_name(name) {

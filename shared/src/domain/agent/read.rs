@@ -9,7 +9,7 @@ use super::super::problem::{Problems, plain_name};
 use super::super::sandbox::{Env, SandboxSpec};
 use super::checkpoint::CheckpointSpec;
 use super::start::Load;
-use super::{AgentSpec, check, checkpoint, settings, start};
+use super::{AgentSpec, check, checkpoint, secret, settings, start};
 
 const AGENT_FIELDS: &[&str] = &[
     "harness",
@@ -17,6 +17,7 @@ const AGENT_FIELDS: &[&str] = &[
     "sandbox",
     "env",
     "forward_env",
+    "secrets",
     "repository",
     "files",
     "setup",
@@ -91,8 +92,11 @@ fn read_agent(problems: &mut Problems, name: &str, value: &Value, load: Load<'_>
         None => default_forward_env(harness.as_ref()),
     };
     check::forward_env(problems, &place, &forward_env, &env);
+    let taken = |name: &str| env.contains_key(name) || forward_env.iter().any(|known| known == name);
+    let named = sub_table(problems, table, &place, "secrets");
+    let secrets = secret::read(problems, &place, named, &taken);
     let start = start::read(problems, &place, table, load);
-    Some(AgentSpec { harness: harness?, sandbox: sandbox?, env, forward_env, start, checkpoint: checkpoint? })
+    Some(AgentSpec { harness: harness?, sandbox: sandbox?, env, forward_env, secrets, start, checkpoint: checkpoint? })
 }
 
 fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, given: &Table) -> Option<Harness> {
@@ -125,8 +129,7 @@ fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, g
 }
 
 fn read_sandbox(problems: &mut Problems, place: &str, table: &Table) -> Option<SandboxSpec> {
-    let known = serde_json::to_value(SandboxSpec::default()).expect("a spec always encodes");
-    let known: Vec<&str> = known.as_object().into_iter().flat_map(|map| map.keys().map(String::as_str)).collect();
+    let known = SandboxSpec::FIELDS;
     let before = problems.list.len();
     // The well-formed fields are checked even where another one is not: something harmless stands in for that one.
     let mut sound = Table::new();

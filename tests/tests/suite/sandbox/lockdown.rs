@@ -160,3 +160,23 @@ async fn an_image_that_brings_a_volume_of_its_own_is_refused() {
     let options = bollard::query_parameters::RemoveImageOptionsBuilder::default().build();
     world.raw.remove_image(&image, Some(options), None).await.expect("removable");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tracing_can_be_switched_off_and_a_runtime_that_is_not_there_is_named() {
+    let world = World::new().await;
+    let mut spec = world.spec();
+    spec.sandbox.ptrace = false;
+    world.docker.ensure(&spec).await.expect("a computer");
+    let tried = world.inside_as(&spec.name, "64017:64017", &["syscalls"]).await;
+    assert!(tried.contains("ok_ptrace_me 1") || !cfg!(target_arch = "x86_64"), "{tried}");
+    let mut spec = world.spec();
+    spec.sandbox.oci_runtime = Some("runsc-not-here".to_owned());
+    let error = world.docker.ensure(&spec).await.expect_err("refused");
+    let text = error.to_string();
+    assert!(matches!(error, SandboxError::Unsatisfiable(_)), "{text}");
+    assert!(text.contains("does not offer the runtime runsc-not-here (it has ") && text.contains("runc"), "{text}");
+    // The engine's own, named.
+    let mut spec = world.spec();
+    spec.sandbox.oci_runtime = Some("runc".to_owned());
+    world.docker.ensure(&spec).await.expect("a computer");
+}

@@ -47,6 +47,7 @@ impl World {
             runtime_mb: 16,
             tmp_mb: 8,
             network: Network::None,
+            ..SandboxSpec::default()
         };
         let name = computer_name("default", "probe", session, Generation(1));
         ComputerSpec { name, session, generation: Generation(1), nonce: Uuid::new_v4(), sandbox }

@@ -24,6 +24,7 @@ const NAME_SETTLES: Duration = Duration::from_millis(25);
 pub(super) async fn ensure(docker: &Docker, spec: &ComputerSpec) -> Result<Computer, SandboxError> {
     let image = docker.engine.required_image(&spec.sandbox.image).await?;
     docker.network_ready(&spec.sandbox.network).await?;
+    runtime_ready(docker, spec.sandbox.oci_runtime.as_deref()).await?;
     let body = lockdown::container(spec, &docker.installation, &image);
     let made = create(docker, spec, &body).await?;
     match running(docker, spec).await {
@@ -34,6 +35,23 @@ pub(super) async fn ensure(docker: &Docker, spec: &ComputerSpec) -> Result<Compu
             Err(error)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// The engine must offer the runtime that the spec names.
+async fn runtime_ready(docker: &Docker, wanted: Option<&str>) -> Result<(), SandboxError> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let info = docker.engine_info().await?;
+    let mut offered: Vec<String> = info.runtimes.into_iter().flatten().map(|(name, _)| name).collect();
+    offered.sort();
+    match offered.iter().any(|name| name == wanted) {
+        true => Ok(()),
+        false => Err(SandboxError::Unsatisfiable(format!(
+            "the Docker engine at {} does not offer the runtime {wanted} (it has {}): install it there, or leave out \
+             sandbox.oci_runtime",
+            docker.engine.address(),
+            offered.join(", ")
+        ))),
     }
 }
 

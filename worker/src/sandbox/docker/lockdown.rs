@@ -60,9 +60,10 @@ fn labels(spec: &ComputerSpec, installation: &str, image_id: &str) -> HashMap<St
 fn host(spec: &SandboxSpec, installation: &str) -> HostConfig {
     let memory = (spec.memory_mb * MIB) as i64;
     HostConfig {
+        runtime: spec.oci_runtime.clone(),
         // Processes.
         cap_drop: Some(vec!["ALL".to_owned()]),
-        security_opt: Some(vec!["no-new-privileges".to_owned(), format!("seccomp={}", seccomp::profile())]),
+        security_opt: Some(vec!["no-new-privileges".to_owned(), format!("seccomp={}", seccomp::profile(spec.ptrace))]),
         privileged: Some(false),
         init: Some(false),
         cgroupns_mode: Some(HostConfigCgroupnsModeEnum::PRIVATE),

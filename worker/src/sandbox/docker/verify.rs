@@ -38,6 +38,7 @@ fn config_differences(asked: &ContainerCreateBody, found: &ContainerInspectRespo
     same(user == asked.user.as_ref(), "user");
     let none = HostConfig::default();
     let (asked, found) = (asked.host_config.as_ref().unwrap_or(&none), found.host_config.as_ref().unwrap_or(&none));
+    same(asked.runtime.is_none() || found.runtime == asked.runtime, "oci_runtime");
     same(found.privileged != Some(true), "privileged");
     same(found.readonly_rootfs == asked.readonly_rootfs, "read-only root");
     same(found.cap_drop == asked.cap_drop && found.cap_add.as_ref().is_none_or(Vec::is_empty), "capabilities");
