@@ -26,7 +26,9 @@ build_release() {
 }
 
 # pin FIELD: what the image builder says about the wheel that carries Claude Code.
-pin() { sed -n "/const CLAUDE: Wheel/,/};/s/^ *$1: \"\(.*\)\",/\1/p" "$ROOT/worker/src/image/pins.rs"; }
+pin() { sed -n "/const CLAUDE: Program/,/^};/s/^ *$1: \"\(.*\)\",/\1/p" "$ROOT/worker/src/image/pins.rs"; }
+# The binary inside of it.
+pin_member() { sed -n '/const CLAUDE: Program/,/^};/s/^ *members: &\[("\([^"]*\)".*/\1/p' "$ROOT/worker/src/image/pins.rs"; }
 
 # The Claude CLI for tests on this machine, from the same wheel that the image takes. Sets CLAUDE.
 claude_cli() {
@@ -54,7 +56,7 @@ claude_fetch() {
     echo "$(pin sha256)  $wheel" | sha256sum -c - || return
     python3 -c 'import shutil, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]).open(sys.argv[2]) as a, open(sys.argv[3], "wb") as b: shutil.copyfileobj(a, b, 1 << 20)' \
-        "$wheel" "$(pin member)" "$dir/claude" || return
+        "$wheel" "$(pin_member)" "$dir/claude" || return
     chmod 755 "$dir/claude"
     "$dir/claude" --version || return
     mkdir -p "$(dirname "$CLAUDE")"

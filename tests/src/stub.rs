@@ -1,7 +1,7 @@
 //! A stand-in for the model endpoint, so that everything can be seen and tested without a key.
 //!
-//! It is no model. It speaks the Messages protocol to the real Claude CLI and plays the steps that the last prompt spells
-//! out, through the CLI's own tools (`task` has the grammar). It is stateless towards conversations: what comes next
+//! It is no model. It speaks the Messages protocol to the real Claude CLI and the Responses protocol to the real Codex CLI,
+//! and plays the steps that the last prompt spells out, through the CLI's own tools (`task` has the grammar). It is stateless towards conversations: what comes next
 //! follows from the messages of the request alone, so any number of conversations run at once, and an answer about an
 //! earlier turn proves that the conversation really was resumed. Faults come by a bracketed line in the prompt or by the
 //! control calls (`fault`). It writes nothing; when it dies, only the count of requests is lost.
@@ -18,6 +18,7 @@ mod examples;
 pub mod fault;
 pub mod ledger;
 pub mod plan;
+mod responses;
 pub mod server;
 pub mod task;
 pub mod wire;
@@ -54,6 +55,11 @@ impl StubModel {
     /// What `ANTHROPIC_BASE_URL` must say to reach it.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// What `base_url` of a Codex agent must say.
+    pub fn responses_url(&self) -> String {
+        format!("http://{}/v1", self.address)
     }
 
     /// What was asked so far, and the switches for faults.

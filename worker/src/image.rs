@@ -1,4 +1,4 @@
-//! Making the image of the computers: a Debian base, a harness, the runtime on top; from public package sources only.
+//! Making the image of the computers: a Debian base, the harnesses, the runtime on top; from public package sources only.
 //!
 //! Each layer is an image of its own, named by a hash of what went into it, and used again while that hash holds: a new
 //! runtime costs a fraction of a second. Dying anywhere leaves whole layers, or none, and temporary trees that the next
@@ -55,13 +55,27 @@ impl std::str::FromStr for Base {
     }
 }
 
-/// Which harness program the image carries beside the runtime's own.
+/// Which agent programs the image carries beside the runtime's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Harness {
     #[default]
+    All,
     Claude,
+    Codex,
     /// Only what the runtime brings itself.
     Scripted,
+}
+
+impl Harness {
+    /// The larger and the rarer changed comes first: it is the lower layer.
+    fn programs(self) -> Vec<&'static pins::Program> {
+        match self {
+            Harness::All => vec![&pins::CLAUDE, &pins::CODEX],
+            Harness::Claude => vec![&pins::CLAUDE],
+            Harness::Codex => vec![&pins::CODEX],
+            Harness::Scripted => vec![],
+        }
+    }
 }
 
 /// Whether layers that are there already are good enough.
@@ -120,8 +134,8 @@ pub struct BuiltImage {
     pub size_bytes: u64,
     /// Name of the base layer.
     pub base: String,
-    /// Package and version of the harness, if any.
-    pub harness: Option<String>,
+    /// Package and version of each harness.
+    pub harnesses: Vec<String>,
     pub runtime_sha256: String,
     pub took: Duration,
 }
@@ -134,16 +148,14 @@ pub async fn build(options: &Options, progress: &(dyn Fn(Progress) + Send + Sync
     let waiting = || build.note("cache", "another build is running: waiting for it");
     let cache = Cache::open(&options.cache, waiting).await?;
     let base = build.step("base", base::base(&build, &cache)).await?;
-    let (below, harness) = match options.harness {
-        Harness::Scripted => (base.clone(), None),
-        Harness::Claude => {
-            let name = build.step("harness", harness::claude(&build, &cache, &base)).await?;
-            (name, Some(format!("{} {}", pins::CLAUDE.package, pins::CLAUDE.version)))
-        }
-    };
+    let (mut below, mut harnesses) = (base.clone(), Vec::new());
+    for program in options.harness.programs() {
+        below = build.step(program.name, harness::layer(&build, &cache, &below, program)).await?;
+        harnesses.push(format!("{} {}", program.wheel.package, program.wheel.version));
+    }
     let (image, runtime_sha256) = build.step("runtime", runtime::runtime(&build, &below)).await?;
     let Image { id, size_bytes, .. } = image;
-    Ok(BuiltImage { tag: options.tag.clone(), id, size_bytes, base, harness, runtime_sha256, took: began.elapsed() })
+    Ok(BuiltImage { tag: options.tag.clone(), id, size_bytes, base, harnesses, runtime_sha256, took: began.elapsed() })
 }
 
 /// One build under way.

@@ -1,8 +1,9 @@
-//! The HTTP side: the Messages protocol, the hello probe, and control calls under `/stub`.
+//! The HTTP side: the Messages protocol, the hello probe, and control calls under `/stub`; `responses` has the other protocol.
 //!
 //! ```text
 //! POST   /v1/messages                 streaming or not
 //! POST   /v1/messages/count_tokens
+//! POST   /v1/responses
 //! GET    /api/hello                   HEAD as well
 //! GET    /stub/requests               what was asked (see `ledger`)
 //! POST   /stub/faults                 {"fault": "status 529", "times": 2}: strikes the next requests
@@ -32,6 +33,8 @@ use super::wire::{self, Event, Message};
 
 /// Largest request; a long conversation with large tool results stays below.
 const MAX_BODY: usize = 256 << 20;
+/// Events before a stream breaks.
+const HEAD: usize = 4;
 
 pub fn router(ledger: Arc<Ledger>) -> Router {
     Router::new()
@@ -39,6 +42,7 @@ pub fn router(ledger: Arc<Ledger>) -> Router {
         .route("/api/hello", get(|| async { "hello" }))
         .route("/v1/messages", post(messages))
         .route("/v1/messages/count_tokens", post(count_tokens))
+        .route("/v1/responses", post(super::responses::responses))
         .route("/stub/requests", get(|State(ledger): State<Arc<Ledger>>| async move { Json(ledger.requests()) }))
         .route("/stub/faults", post(faults))
         .route("/stub/release", post(|State(ledger): State<Arc<Ledger>>| async move { ledger.release() }))
@@ -157,7 +161,7 @@ fn conversation_id(headers: &HeaderMap, request: &Value) -> String {
     }
 }
 
-fn credential(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn credential(headers: &HeaderMap) -> Option<&str> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     text("x-api-key")
         .or_else(|| text("authorization").map(|value| value.trim_start_matches("Bearer ")))
@@ -200,27 +204,41 @@ fn streamed(
     ledger: Arc<Ledger>,
     conversation: String,
 ) -> Response {
-    let events = stream::iter(events).then(move |event| async move {
-        tokio::time::sleep(delay).await;
-        Ok::<_, std::io::Error>(Bytes::from(event.encode()))
-    });
-    // The first words: message_start, ping, content_block_start, one delta.
-    let head = events.take(if fault.is_some_and(breaks) { 4 } else { usize::MAX });
-    let body = match fault {
-        Some(Fault::Cut) => Body::from_stream(head.chain(cut())),
-        Some(Fault::Hang) => Body::from_stream(head.chain(stream::pending())),
-        Some(Fault::Overloaded) => {
-            let error = wire::event("error", json!({"error": {"type": "overloaded_error", "message": "Overloaded"}}));
-            Body::from_stream(head.chain(stream::iter([Ok(Bytes::from(error.encode()))])))
-        }
-        _ => Body::from_stream(head.chain(counted(ledger, conversation))),
-    };
+    let fault_after = fault.is_some_and(|fault| fault == Fault::Overloaded);
+    let body = if fault_after { overloaded(events) } else { body(events, fault, delay, ledger, conversation) };
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
     (headers, body).into_response()
 }
 
+/// The first words: message_start, ping, content_block_start, one delta; and then an error inside the stream.
+fn overloaded(events: Vec<Event>) -> Body {
+    let error = wire::event("error", json!({"error": {"type": "overloaded_error", "message": "Overloaded"}}));
+    let all = events.into_iter().take(HEAD).chain([error]);
+    Body::from_stream(stream::iter(all.map(|event| Ok::<_, Infallible>(Bytes::from(event.encode())))))
+}
+
+/// The events one after the other, unless the connection itself is to fail.
+pub(super) fn body(
+    events: Vec<Event>,
+    fault: Option<Fault>,
+    delay: Duration,
+    ledger: Arc<Ledger>,
+    conversation: String,
+) -> Body {
+    let events = stream::iter(events).then(move |event| async move {
+        tokio::time::sleep(delay).await;
+        Ok::<_, std::io::Error>(Bytes::from(event.encode()))
+    });
+    let head = events.take(if fault.is_some_and(breaks) { HEAD } else { usize::MAX });
+    match fault {
+        Some(Fault::Cut) => Body::from_stream(head.chain(cut())),
+        Some(Fault::Hang) => Body::from_stream(head.chain(stream::pending())),
+        _ => Body::from_stream(head.chain(counted(ledger, conversation))),
+    }
+}
+
 fn breaks(fault: Fault) -> bool {
-    matches!(fault, Fault::Cut | Fault::Hang | Fault::Overloaded)
+    matches!(fault, Fault::Cut | Fault::Hang)
 }
 
 /// Breaks the connection off, once what came before is on its way.

@@ -200,6 +200,8 @@ async fn the_whole_image_works_inside_the_lockdown() {
     };
     assert_eq!(shell("id -un; id -gn; pwd").await, "agent\nagent\n/workspace");
     assert!(shell("claude --version").await.contains("Claude Code"));
+    assert_eq!(shell("codex --version").await, "codex-cli 0.163.0");
+    assert!(shell("cd /opt/codex && ls bin codex-path").await.contains("codex-code-mode-host"));
     let python = "python3 -c 'import concurrent.futures as c; print(sum(c.ProcessPoolExecutor(2).map(abs, range(9))))'";
     assert_eq!(shell(python).await, "36");
     let git = "cd /workspace && git init -q && git config user.email a@b.c && git config user.name n && echo hi > f \

@@ -6,6 +6,7 @@ mod budget;
 mod chaos;
 mod claude;
 mod cli;
+mod codex;
 mod computers;
 mod ends;
 mod flow;

@@ -254,7 +254,10 @@ impl Run {
             state.waits_since = summary.waits.is_some().then(Instant::now);
             self.changed.notify_all();
         }
+        // What the run was ended for is kept, although the harness stops waiting when it is interrupted.
+        let waited = state.summary.waits.take().filter(|_| state.cause == Some(Cause::Waited));
         state.summary = summary.clone();
+        state.summary.waits = waited.or_else(|| summary.waits.clone());
     }
 }
 

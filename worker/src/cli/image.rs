@@ -12,13 +12,14 @@ use crate::image::{Base, Harness, Options, Progress, Reuse, build};
 Examples:
   holdfast image build                              build, or find that nothing changed (about a second)
   holdfast image build --base debootstrap --fresh   make every layer again, for newer packages
+  holdfast image build --harness codex              only that agent program: a smaller image
   holdfast image build --tag team/sandbox:2 --json")]
 pub struct BuildArgs {
     /// Where the base comes from: auto (a registry if one answers, else debootstrap), registry, debootstrap, image:NAME
     #[arg(long, default_value = "auto", value_name = "SOURCE")]
     base: Base,
-    /// The agent program beside the runtime's own
-    #[arg(long, value_enum, default_value_t = HarnessArg::Claude)]
+    /// The agent programs beside the runtime's own
+    #[arg(long, value_enum, default_value_t = HarnessArg::All)]
     harness: HarnessArg,
     /// Name of the image
     #[arg(long, default_value = holdfast_shared::domain::sandbox::DEFAULT_IMAGE)]
@@ -39,7 +40,10 @@ pub struct BuildArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum HarnessArg {
+    /// Claude Code and Codex
+    All,
     Claude,
+    Codex,
     /// Only the stand-in agent that the runtime brings itself
     Scripted,
 }
@@ -58,20 +62,25 @@ pub async fn run(config: &Config, args: BuildArgs) -> u8 {
     let mut options = Options::new(runtime, cache(config));
     options.tag = args.tag;
     options.base = args.base;
-    options.harness = if args.harness == HarnessArg::Claude { Harness::Claude } else { Harness::Scripted };
+    options.harness = match args.harness {
+        HarnessArg::All => Harness::All,
+        HarnessArg::Claude => Harness::Claude,
+        HarnessArg::Codex => Harness::Codex,
+        HarnessArg::Scripted => Harness::Scripted,
+    };
     options.reuse = if args.fresh { Reuse::Nothing } else { Reuse::Layers };
     options.mirror = args.mirror;
     match build(&options, &show).await {
         Ok(built) if args.json => {
             let object = serde_json::json!({
                 "tag": built.tag, "id": built.id, "size_bytes": built.size_bytes, "base": built.base,
-                "harness": built.harness, "runtime_sha256": built.runtime_sha256, "seconds": built.took.as_secs_f64(),
+                "harnesses": built.harnesses, "runtime_sha256": built.runtime_sha256, "seconds": built.took.as_secs_f64(),
             });
             println!("{object}");
             0
         }
         Ok(built) => {
-            let harness = built.harness.map_or_else(String::new, |harness| format!(", {harness}"));
+            let harness: String = built.harnesses.iter().map(|harness| format!(", {harness}")).collect();
             println!(
                 "{} is {} ({} MB on {}{harness}) after {:.1} s",
                 built.tag,

@@ -53,6 +53,7 @@ pub fn start(
     unsafe {
         command.pre_exec(move || {
             rustix::process::setsid()?;
+            unblock_signals()?;
             seccompiler::apply_filter(&program).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
             expected.install()
         });
@@ -66,6 +67,17 @@ pub fn start(
         stdout: child.stdout.take().expect("stdout was asked for"),
         stderr: child.stderr.take().expect("stderr was asked for"),
     })
+}
+
+/// This process blocks SIGCHLD to wait for it; a program that inherits that never hears of its own children's ends.
+fn unblock_signals() -> io::Result<()> {
+    // SAFETY: an empty set is initialised by the first call and outlives the second; neither allocates.
+    let failed = unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())
+    };
+    if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// The prompt as a file without a name: whether and when the harness reads it, nobody waits.

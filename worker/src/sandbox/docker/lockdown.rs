@@ -27,7 +27,7 @@ const LEAST_INODES: u64 = 8192;
 const OPEN_FILES: i64 = 16_384;
 /// Apparent size of one file: sparse files may be larger than the volume, within reason.
 const FILE_BYTES: i64 = 64 << 30;
-const SEARCH_PATH: &str = "/opt/claude:/usr/local/bin:/usr/bin:/bin";
+const SEARCH_PATH: &str = "/opt/claude:/opt/codex/bin:/usr/local/bin:/usr/bin:/bin";
 
 /// The create call's body.
 pub(super) fn container(spec: &ComputerSpec, installation: &str, image_id: &str) -> ContainerCreateBody {

@@ -2,10 +2,13 @@
 //!
 //! Pure. One JSON object a line; a request's id says which one its answer belongs to.
 
+use holdfast_protocol::WORKSPACE_DIR;
 use holdfast_protocol::harness::CodexSettings;
+use holdfast_protocol::input::{InputKind, StagedInput};
 use holdfast_protocol::message::StartTurn;
 use serde_json::{Value, json};
 
+use crate::harness::attached;
 use crate::settings::Place;
 
 pub(super) const INITIALIZE: u64 = 1;
@@ -39,11 +42,17 @@ pub(super) fn opening(settings: &CodexSettings, turn: &StartTurn, place: &Place)
     bytes
 }
 
-/// The prompt. The computer is the wall, so the turn has full access inside it.
-pub(super) fn start(settings: &CodexSettings, thread: &str, prompt: &str) -> Vec<u8> {
+/// The prompt, with the files that came along: pictures as such, then the prompt, then the names of all. The computer is
+/// the wall, so the turn has full access inside it.
+pub(super) fn start(settings: &CodexSettings, thread: &str, prompt: &str, inputs: &[StagedInput]) -> Vec<u8> {
+    let pictures = inputs.iter().filter(|input| input.kind == InputKind::Image);
+    let pictures =
+        pictures.map(|input| json!({ "type": "localImage", "path": format!("{WORKSPACE_DIR}/{}", input.path) }));
+    let texts = std::iter::once(prompt.to_owned()).chain(attached::note(inputs));
+    let input: Vec<Value> = pictures.chain(texts.map(|text| json!({ "type": "text", "text": text }))).collect();
     let mut turn = json!({
         "threadId": thread,
-        "input": [{ "type": "text", "text": prompt }],
+        "input": input,
         "sandboxPolicy": { "type": "dangerFullAccess" },
     });
     if let Ok(Some(schema)) = output_schema(settings) {

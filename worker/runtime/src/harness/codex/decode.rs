@@ -9,6 +9,7 @@ use std::time::Duration;
 use holdfast_protocol::event::{Event, MAX_EVENT_TEXT, Stream, cut};
 use holdfast_protocol::failure::FailureClass;
 use holdfast_protocol::harness::CodexSettings;
+use holdfast_protocol::input::StagedInput;
 use holdfast_protocol::message::StartTurn;
 use serde_json::Value;
 
@@ -44,6 +45,7 @@ const SILENT: [&str; 16] = [
 pub(super) struct CodexDecoder {
     settings: CodexSettings,
     prompt: String,
+    inputs: Vec<StagedInput>,
     expected: Option<String>,
     summary: Summary,
     replies: Vec<u8>,
@@ -79,6 +81,7 @@ impl CodexDecoder {
         Self {
             settings: settings.clone(),
             prompt: turn.prompt.clone(),
+            inputs: turn.inputs.clone(),
             expected: turn.expect_native.clone(),
             summary: Summary::default(),
             replies: Vec::new(),
@@ -134,7 +137,7 @@ impl CodexDecoder {
         if let Some(model) = result["model"].as_str().or(result["thread"]["model"].as_str()) {
             self.model = model.to_owned();
         }
-        self.replies.extend(ask::start(&self.settings, thread, &self.prompt));
+        self.replies.extend(ask::start(&self.settings, thread, &self.prompt, &self.inputs));
         vec![Event::Started { native: self.summary.native.clone(), model: Some(self.model.clone()) }]
     }
 
@@ -188,6 +191,10 @@ impl CodexDecoder {
             "interrupted" => Some(error(FailureClass::HarnessError, "the turn was interrupted".to_owned())),
             _ => Some(errors::classify(&turn["error"])),
         };
+        if problem.is_none() && self.settings.output_schema.is_some() {
+            // Whether it follows the schema is checked by whoever asked for it.
+            self.summary.structured_output = serde_json::from_str::<Value>(&said).ok().map(|answer| answer.to_string());
+        }
         self.ends(said, problem)
     }
 

@@ -7,6 +7,7 @@ use holdfast_protocol::RunId;
 use holdfast_protocol::event::Event;
 use holdfast_protocol::failure::FailureClass;
 use holdfast_protocol::harness::{CodexSettings, Harness as Wanted};
+use holdfast_protocol::input::{InputKind, StagedInput};
 use holdfast_protocol::message::{Secret, StartTurn};
 use serde_json::{Value, json};
 
@@ -122,6 +123,28 @@ fn a_turn_with_a_command() {
     assert_eq!((last.text.as_str(), last.error), ("done", None));
     let interrupt: Value = serde_json::from_slice(&summary.interrupt.unwrap()).unwrap();
     assert_eq!((&interrupt["method"], &interrupt["params"]["turnId"]), (&json!("turn/interrupt"), &json!(TURN)));
+}
+
+#[test]
+fn pictures_come_before_the_prompt_and_an_answer_by_schema_is_kept() {
+    let settings = CodexSettings { output_schema: Some(r#"{"type":"object"}"#.to_owned()), ..CodexSettings::default() };
+    let picture = StagedInput {
+        path: ".holdfast/inputs/a.png".to_owned(),
+        media_type: "image/png".to_owned(),
+        size: 3,
+        kind: InputKind::Image,
+    };
+    let mut decoder = CodexDecoder::new(&settings, &StartTurn { inputs: vec![picture], ..turn(None) });
+    decoder.line(&opened(THREAD).to_string());
+    let start: Value = serde_json::from_slice(&decoder.replies()).unwrap();
+    assert_eq!(start["params"]["outputSchema"], json!({ "type": "object" }));
+    let input = &start["params"]["input"];
+    assert_eq!(input[0], json!({ "type": "localImage", "path": "/workspace/.holdfast/inputs/a.png" }));
+    assert!(input[2]["text"].as_str().unwrap().contains("a.png"));
+    for line in [begun(), says(r#"{ "a": 1 }"#), ended("completed", Value::Null)] {
+        decoder.line(&line.to_string());
+    }
+    assert_eq!(decoder.summary().structured_output.as_deref(), Some(r#"{"a":1}"#));
 }
 
 #[test]
