@@ -18,6 +18,9 @@ const SETTLE: i64 = 500;
 /// How long a row stays with the process that is publishing it.
 const ROW_LEASE: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(500);
+/// Between two looks while there is much to announce, and after one that found nothing.
+const AGAIN: Duration = Duration::from_millis(5);
+const QUIET: Duration = Duration::from_millis(25);
 
 struct Rows {
     db: Db,
@@ -66,14 +69,18 @@ pub async fn run(worker: Arc<Worker>) {
             }
             Err(error) => debug!(%error, "the outbox cannot be read"),
         }
+        let mut announced = 0;
         for queue in &worker.settings.queues {
-            if let Err(why) = announce(&worker, queue).await {
-                debug!(%why, %queue, "heads are not announced; idle slots look by themselves");
+            match announce(&worker, queue).await {
+                Ok(heads) => announced += heads,
+                Err(why) => debug!(%why, %queue, "heads are not announced; idle slots look by themselves"),
             }
         }
         if more && !worker.stopped.is_cancelled() {
             continue;
         }
+        // Every end of a turn asks for a look; many in a row are answered by one.
+        tokio::time::sleep(if announced > 0 { AGAIN } else { QUIET }).await;
         tokio::select! {
             () = worker.stopped.cancelled() => return,
             () = worker.relay.notified() => {}
@@ -82,14 +89,14 @@ pub async fn run(worker: Arc<Worker>) {
     }
 }
 
-/// Announces the heads that go first and that the broker does not know of.
-async fn announce(worker: &Worker, queue: &str) -> Result<(), String> {
+/// Announces the heads that go first and that the broker does not know of; how many.
+async fn announce(worker: &Worker, queue: &str) -> Result<usize, String> {
     let db = &worker.db;
     let text = |error: DbError| error.to_string();
     let window = db.window().await.map_err(text)?;
     let heads = db.announce_candidates(queue, window).await.map_err(text)?;
     if heads.is_empty() {
-        return Ok(());
+        return Ok(0);
     }
     let wakes = heads.iter().map(|head| WakeUp::new(head.turn, queue, head.epoch)).collect();
     let sent = send(&worker.publisher, wakes).await;
@@ -100,7 +107,7 @@ async fn announce(worker: &Worker, queue: &str) -> Result<(), String> {
     if sent.returned > 0 {
         declare(worker, queue).await.map_err(|error| error.one_line())?;
     }
-    sent.error.map_or(Ok(()), |error| Err(error.one_line()))
+    sent.error.map_or(Ok(sent.confirmed.len()), |error| Err(error.one_line()))
 }
 
 /// Makes the broker's queue again; everything announced before is void.

@@ -44,12 +44,32 @@ pub async fn print(context: &Context, db: &Db, view: &BatchView, listed: Listed)
             printer::line(format!("\n{}", table(&tasks).text()));
         }
     }
+    if view.queued > 0
+        && let Some((_, line)) = held(db, batch).await?
+    {
+        printer::say(line);
+    }
     if left_out > 0 {
         let name = view.name.clone().unwrap_or_else(|| batch.to_string());
         let more = text::count(left_out, "more task");
         printer::say(format!("{more}, not listed; `holdfast batch show {name} --all` lists all of them"));
     }
     Ok(())
+}
+
+/// That tasks wait in held sessions, and how to go on; nothing where none does.
+pub async fn held(db: &Db, batch: BatchId) -> Result<Option<(i64, String)>, Stop> {
+    let (count, session) = db.held_in_batch(batch).await?;
+    let Some(session) = session else { return Ok(None) };
+    let many = text::count(count, "task");
+    let wait = if count == 1 { "waits" } else { "wait" };
+    Ok(Some((
+        count,
+        format!(
+            "{many} {wait} in held sessions, as in `{session}`: `holdfast session show {session}` says why, \
+             `holdfast session resume {session}` goes on"
+        ),
+    )))
 }
 
 /// `done` is no stored state: every turn has ended.

@@ -157,6 +157,7 @@ fn waits_for(scope: &str) -> String {
         Some(("key", rest)) => {
             format!("waits for its concurrency key `{}`", rest.splitn(3, '/').last().unwrap_or_default())
         }
+        Some(("engine", _)) => "left for a moment to the engine of its computer".to_owned(),
         _ => format!("waits for {scope}"),
     }
 }

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::sleep;
 
 use super::{Nobody, patiently};
-use crate::batch::report::cost;
+use crate::batch::report::{cost, held};
 use crate::printer;
 use crate::stop::Stop;
 use crate::text;
@@ -25,6 +25,7 @@ pub async fn follow(db: &Db, batch: BatchId) -> Result<BatchView, Stop> {
     let mut bar: Option<ProgressBar> = None;
     let mut said: Option<(Instant, String)> = None;
     let mut nobody = Nobody::new();
+    let mut told_held = false;
     loop {
         let began = Instant::now();
         let view = patiently(|| db.batch(batch)).await?.ok_or_else(|| Stop::bad(format!("unknown batch `{batch}`")))?;
@@ -45,6 +46,15 @@ pub async fn follow(db: &Db, batch: BatchId) -> Result<BatchView, Stop> {
         }
         if let Some(why) = nobody.told(db, view.queued > 0 && view.running == 0).await? {
             bar.suspend(|| printer::hint(why));
+        }
+        // Nothing will move by itself any more: say so once.
+        if !told_held
+            && view.running == 0
+            && let Some((held, line)) = held(db, batch).await?
+            && held == view.queued
+        {
+            told_held = true;
+            bar.suspend(|| printer::hint(&line));
         }
         sleep(LOOK.max(began.elapsed() * 9)).await;
     }

@@ -35,7 +35,8 @@ struct DueRow {
 
 impl Db {
     /// Due rows of turns that are queued or over: the turn's own row says what is to be done, so the outbox row is
-    /// removed, and a turn that was announced before the row was due counts as not announced. How many rows.
+    /// removed, and a turn that was announced before the row was due counts as not announced; one that was left to an
+    /// engine is open to everybody. How many rows.
     pub async fn settle_outbox(&self, queues: &[String], limit: i64) -> Result<u64> {
         // A turn that is locked at this moment is left for the next look: its lock may end either way.
         let settled: (i64,) = sqlx::query_as(
@@ -51,8 +52,11 @@ impl Db {
                  where t.seq is not null and t.state not in ('starting', 'running', 'saving', 'stopping')
                  for no key update of t skip locked),
              again as (
-                 update turns t set announced_at = null, announced_epoch = null from settled s
-                 where t.id = s.turn and t.state = 'queued' and t.head and t.announced_at < s.since),
+                 update turns t set announced_at = null, announced_epoch = null,
+                        waits_for = case when t.waits_for like 'engine/%' then null else t.waits_for end
+                 from settled s
+                 where t.id = s.turn and t.state = 'queued' and t.head
+                   and (t.announced_at < s.since or t.waits_for like 'engine/%')),
              gone as (delete from outbox where id in (select id from settled) returning id)
              select count(*) from gone",
         )

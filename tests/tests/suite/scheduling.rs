@@ -4,7 +4,9 @@
 mod affinity;
 mod caps;
 mod cli;
+mod economy;
 mod fair;
+mod fleet;
 mod hold;
 mod limits;
 mod starts;

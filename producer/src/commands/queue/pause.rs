@@ -14,7 +14,7 @@ use crate::resolve;
 use crate::stop::Stop;
 use crate::text;
 use crate::wake;
-use crate::watch::attached;
+use crate::watch::{attached, patiently};
 
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -67,7 +67,7 @@ async fn empty(context: &Context, queue: &str) -> Result<(), Stop> {
     }
     let mut told = None;
     loop {
-        let Some(Activity { paused, running }) = db.queue_activity(queue).await? else {
+        let Some(Activity { paused, running }) = patiently(|| db.queue_activity(queue)).await? else {
             return Err(Stop::failed(format!("queue `{queue}` is gone")));
         };
         if !paused {

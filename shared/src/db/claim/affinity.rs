@@ -1,23 +1,47 @@
 //! A session prefers the engine that has its warm computer: for a short time the turn is left to a worker there, then it
-//! runs anywhere, and the computer is left to its own engine to destroy. Reads only; the claim leaves the wake-up.
+//! runs anywhere, and the computer is left to its own engine to destroy. Writes `turns.waits_for` and an outbox row, in the
+//! transaction of the claim that stands back.
 
 use std::time::Duration;
 
 use holdfast_protocol::TurnId;
 use sqlx::{Postgres, Transaction};
 
+use super::leave_wake;
 use super::rows::{BindingRow, SessionRow, TurnRow};
 use crate::db::lease::Claimant;
 use crate::db::{Db, Result};
 
-/// How much longer the turn is left to the engine of its computer; `None` = it may run here.
-pub(super) async fn wait(
+/// Leaves the turn to the engine of its computer for a while; false = it may run here. Meanwhile it is out of the window,
+/// so that no idle slot elsewhere finds it again and again; the wake-up for everybody is due when the wait is over.
+pub(super) async fn left_there(
+    tx: &mut Transaction<'_, Postgres>,
+    turn: TurnId,
+    session: &SessionRow,
+    row: &TurnRow,
+    binding: &BindingRow,
+    who: &Claimant,
+) -> Result<bool> {
+    let Some((engine, wait)) = wait(tx, session, row, binding, who).await? else { return Ok(false) };
+    sqlx::query(
+        "update turns set waits_for = 'engine/' || $2, rank = null, announced_at = null, announced_epoch = null where id = $1",
+    )
+    .bind(turn.0)
+    .bind(engine)
+    .execute(&mut **tx)
+    .await?;
+    leave_wake(tx, &row.queue, turn, wait).await?;
+    Ok(true)
+}
+
+/// The engine that has the computer, and how much longer it may have the turn.
+async fn wait(
     tx: &mut Transaction<'_, Postgres>,
     session: &SessionRow,
     row: &TurnRow,
     binding: &BindingRow,
     who: &Claimant,
-) -> Result<Option<Duration>> {
+) -> Result<Option<(String, Duration)>> {
     let most = row.policy.affinity_wait.0;
     let parked = binding.warm
         && !binding.condemned
@@ -40,7 +64,7 @@ pub(super) async fn wait(
     .bind(engine)
     .fetch_one(&mut **tx)
     .await?;
-    Ok(lives.then_some(left))
+    Ok(lives.then(|| (engine.to_owned(), left)))
 }
 
 impl Db {

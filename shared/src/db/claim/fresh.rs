@@ -46,8 +46,7 @@ pub(super) async fn fresh(
     if let (Order::Ranked, Some(better)) = (order, row.outranked_by) {
         return unannounce(tx, turn, Decline::Outranked(TurnId(better))).await;
     }
-    if let Some(wait) = affinity::wait(tx, &session, &row, &binding, who).await? {
-        leave_wake(tx, &row.queue, turn, wait).await?;
+    if affinity::left_there(tx, turn, &session, &row, &binding, who).await? {
         return Ok(Claim::Declined(Decline::Elsewhere));
     }
     let token = LeaseToken(Uuid::new_v4());

@@ -1,7 +1,7 @@
 //! What the failure of a turn does to the rest of its session. Writes `sessions.held_*` and the queued turns of the
 //! session, under its row, in the transaction that ends the turn.
 
-use holdfast_protocol::{SessionId, TurnId};
+use holdfast_protocol::{BatchId, SessionId, TurnId};
 use sqlx::{Postgres, Transaction};
 use uuid::Uuid;
 
@@ -66,6 +66,17 @@ pub enum Released {
 }
 
 impl Db {
+    /// Queued turns of the batch that wait in held sessions, and one of these sessions.
+    pub async fn held_in_batch(&self, batch: BatchId) -> Result<(i64, Option<String>)> {
+        Ok(sqlx::query_as(
+            "select count(*), min(s.name) from turns t join sessions s on s.id = t.session_id
+             where t.batch_id = $1 and t.state = 'queued' and s.held_at is not null",
+        )
+        .bind(batch.0)
+        .fetch_one(self.pool())
+        .await?)
+    }
+
     /// Ends the hold of a session: its first open turn is due.
     pub async fn release_hold(&self, session: SessionId) -> Result<Released> {
         let mut tx = self.pool().begin().await?;

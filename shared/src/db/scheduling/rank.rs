@@ -36,18 +36,12 @@ impl Db {
     /// Gives ranks to due heads that have none: of each namespace and priority up to `window`. How many it ranked. At
     /// most one process does so for a queue at a time; for the others there is nothing to do.
     pub async fn rank_heads(&self, queue: &str, window: i64) -> Result<u64> {
-        let mut tx = self.pool().begin().await?;
-        let (mine,): (bool,) =
-            sqlx::query_as("select pg_try_advisory_xact_lock(hashtextextended('holdfast.rank:' || $1, 0))")
-                .bind(queue)
-                .fetch_one(&mut *tx)
-                .await?;
-        if !mine {
-            return Ok(0);
-        }
-        // `waiting` walks from namespace to namespace by the index; a namespace that has half of its window is left.
+        // `waiting` walks from namespace to namespace by the index; a namespace that has half of its window is left. The whole
+        // order of the index is named, and ids are given as an array: the planner takes no other way to them.
         let ranked = sqlx::query(
-            "with recursive ranked as materialized (
+            "with recursive mine as materialized (
+                 select pg_try_advisory_xact_lock(hashtextextended('holdfast.rank:' || $1, 0)) as mine),
+             ranked as materialized (
                  select namespace, priority, count(*) as n, max(rank & $3) as top, min(rank & $3) as low
                  from turns where queue = $1 and state = 'queued' and head and rank is not null and waits_for is null
                  group by namespace, priority),
@@ -60,12 +54,13 @@ impl Db {
                  cross join lateral (
                      select namespace from turns where queue = $1 and priority = p.priority
                        and state = 'queued' and head and rank is null and waits_for is null
-                     order by namespace limit 1) n
+                     order by priority desc, namespace, due_at, id limit 1) n
+                 where (select mine from mine)
                  union all
                  select w.priority, n.namespace from waiting w cross join lateral (
                      select namespace from turns where queue = $1 and priority = w.priority and namespace > w.namespace
                        and state = 'queued' and head and rank is null and waits_for is null
-                     order by namespace limit 1) n),
+                     order by priority desc, namespace, due_at, id limit 1) n),
              room as (
                  select w.priority, w.namespace, greatest(coalesce(r.top + 1, 0), coalesce(b.time, 0)) as time,
                         greatest(0, least($2 - coalesce(r.n, 0), case when c.places = 0 then $2 else c.places
@@ -85,15 +80,15 @@ impl Db {
                            and due_at <= statement_timestamp()
                          order by due_at, id limit r.n for no key update skip locked) l) t
                  order by r.priority desc, r.time + t.nth, t.id limit $4)
-             update turns set rank = ((2 - p.priority)::bigint << 48) + p.time from picked p where turns.id = p.id",
+             update turns set rank = (select ((2 - p.priority)::bigint << 48) + p.time from picked p where p.id = turns.id)
+             where id = any (array(select id from picked))",
         )
         .bind(queue)
         .bind(window)
         .bind(TIME)
         .bind(AT_ONCE)
-        .execute(&mut *tx)
+        .execute(self.pool())
         .await?;
-        tx.commit().await?;
         Ok(ranked.rows_affected())
     }
 
@@ -127,7 +122,7 @@ impl Db {
              marked as (
                  update turns set announced_at = statement_timestamp(),
                         announced_epoch = (select broker_epoch from queues where name = $1)
-                 where id in (select id from picked) and state = 'queued' and head
+                 where id = any (array(select id from picked)) and state = 'queued' and head
                  returning id, rank, announced_epoch)
              select id, announced_epoch from marked order by rank, id",
         )

@@ -95,3 +95,23 @@ async fn a_queue_declared_otherwise_does_not_stop_its_neighbour() {
     })
     .await;
 }
+
+/// Wake-ups of one engine: gone by themselves with the engine, and no dead letters.
+#[tokio::test]
+async fn an_engines_own_queue_expires_and_takes_wake_ups() {
+    let (installation, engine) = ("test", uuid::Uuid::now_v7().to_string());
+    let queue = holdfast_shared::queue::engine_queue(installation, &engine);
+    assert_ne!(queue, holdfast_shared::queue::engine_queue("other", &engine));
+    let publisher = publisher().await;
+    let wake = WakeUp::new(TurnId::generate(), queue.as_str(), 0);
+    assert_eq!(publisher.wake(&wake).await.unwrap(), Published::Returned, "nobody listens: said so, not lost");
+    let consumer = consumer(&amqp_url(), &[&queue], &publisher).await;
+    assert_eq!(publisher.wake(&wake).await.unwrap(), Published::Confirmed);
+    let delivery = next(&consumer).await;
+    assert_eq!(delivery.wake, wake);
+    assert_eq!(delivery.ack().await, Acked::Done);
+    consumer.close().await;
+    let connection = raw().await;
+    let channel = connection.create_channel().await.unwrap();
+    channel.queue_delete(broker_name(&queue).into(), QueueDeleteOptions::default()).await.unwrap();
+}

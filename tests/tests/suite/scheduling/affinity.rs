@@ -27,6 +27,7 @@ async fn a_warm_computer_elsewhere_has_the_turn_for_a_while_then_anybody() {
     let wake = "select count(*) from outbox where due_at between clock_timestamp() + interval '5 seconds'
                 and clock_timestamp() + interval '31 seconds'";
     assert_eq!(value::<i64>(db, wake).await, 1, "a wake-up for everybody, for when the wait is over");
+    assert_eq!(db.next_due(&[QUEUE.to_owned()]).await.unwrap(), None, "no idle slot elsewhere finds it meanwhile");
     let grant = w1.granted(db, second).await;
     assert!(grant.computer.warm, "its own engine resumes the computer");
     succeed(db, &grant).await;
@@ -48,6 +49,31 @@ async fn a_warm_computer_elsewhere_has_the_turn_for_a_while_then_anybody() {
     let retired = db.retired("e1", 10).await.unwrap();
     assert_eq!(retired.iter().map(|c| &c.computer_name).collect::<Vec<_>>(), [&grant.computer.name]);
     assert!(db.retired("e2", 10).await.unwrap().is_empty());
+    test.drop().await;
+}
+
+/// The engine does not come: its worker is busy, or the broker lost the word.
+#[tokio::test]
+async fn when_the_wait_is_over_the_turn_is_found_by_everybody() {
+    let test = TestDb::create().await;
+    let db = &test.db;
+    catalog(db, QueuePolicy { affinity_wait: Span(Duration::from_millis(400)), ..policy() }).await;
+    let (w1, w2) = (TestWorker::start(db, "e1").await, TestWorker::start(db, "e2").await);
+    let first = w1.granted(db, submit(db, "s", "one").await).await;
+    succeed(db, &first).await;
+    let second = submit(db, "s", "two").await;
+    sqlx::query("delete from outbox").execute(db.pool()).await.unwrap();
+    let declined = declined(w2.claim(db, second).await);
+    assert_eq!(declined, Decline::Elsewhere);
+    let queues = [QUEUE.to_owned()];
+    for _ in 0..200 {
+        db.settle_outbox(&queues, 10).await.unwrap();
+        if db.next_due(&queues).await.unwrap().is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!w2.granted(db, second).await.computer.warm);
     test.drop().await;
 }
 

@@ -158,6 +158,41 @@ async fn a_held_session_says_so_and_how_to_go_on() {
 }
 
 #[tokio::test]
+async fn lines_say_when_and_flags_say_it_for_all_and_a_held_batch_says_what_it_waits_for() {
+    let test = TestDb::create().await;
+    let (db, url) = (&test.db, &test.url);
+    catalog(db, policy()).await;
+    let worker = TestWorker::start(db, "e1").await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("tasks.jsonl");
+    let lines = [
+        json!({"prompt": "one", "session": "s"}),
+        json!({"prompt": "two", "session": "s", "priority": "low", "concurrency_key": "own", "on_failure": "continue"}),
+        json!({"prompt": "three", "session": "t", "delay": "2h"}),
+    ];
+    std::fs::write(&file, lines.map(|line| line.to_string()).join("\n")).unwrap();
+    let file = file.to_str().unwrap();
+    let flags = ["--priority", "high", "--concurrency-key", "all", "--on-failure", "hold", "--name", "b"];
+    let (code, _, error) = run(url, &[&["batch", "submit", file], &flags[..]].concat()).await;
+    assert_eq!(code, 0, "{error}");
+    let stored: String = value(
+        db,
+        "select string_agg(concat_ws(' ', priority, concurrency_key, on_failure, not_before is not null), ', ' order by id)
+         from turns",
+    )
+    .await;
+    assert_eq!(stored, "2 all hold f, 0 own continue f, 2 all hold t");
+    let grant = poll(db, &worker).await.expect("the first");
+    fail(db, &grant, FailureClass::HarnessError).await;
+    let (_, _, error) = run(url, &["batch", "show", "b"]).await;
+    assert!(error.contains("1 task waits in held sessions, as in `s`"), "{error}");
+    // The same file under other flags is another batch.
+    let (code, _, error) = run(url, &["batch", "submit", file, "--name", "b"]).await;
+    assert!(code == 2 && error.contains("other lines"), "{error}");
+    test.drop().await;
+}
+
+#[tokio::test]
 async fn a_full_queue_refuses_with_its_depth_and_a_hint() {
     let test = TestDb::create().await;
     catalog(&test.db, QueuePolicy { max_depth: 2, ..policy() }).await;

@@ -25,24 +25,30 @@ pub(super) async fn submit_in(db: &Db, namespace: &str, session: &str, priority:
 }
 
 /// Many heads of one namespace, as a released batch leaves them.
-async fn backlog(db: &Db, namespace: &str, count: i32) {
-    submit_in(db, namespace, &format!("{namespace}-0"), 1).await;
-    sqlx::query(
-        "with t as (select * from turns where namespace = $1 limit 1),
-         s as (insert into sessions (id, namespace, name, agent, harness, next_seq)
-               select gen_random_uuid(), $1, $1 || '-' || n, 'scripted', 'scripted', 2 from generate_series(1, $2) as n
-               returning id)
-         insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, prompt,
-                            content_hash, state, head, due_at)
-         select gen_random_uuid(), $1, s.id, 1, t.queue, 1, t.agent, 1, 'x', t.content_hash, 'queued', true,
-                t.due_at - interval '1 hour'
-         from t cross join s",
-    )
-    .bind(namespace)
-    .bind(count - 1)
-    .execute(db.pool())
-    .await
-    .unwrap();
+pub(super) async fn backlog(db: &Db, namespace: &str, count: i32) {
+    submit_in(db, namespace, &format!("{namespace}-first"), 1).await;
+    let mut from = 1;
+    while from < count {
+        let to = count.min(from + 5_000);
+        sqlx::query(
+            "with t as (select * from turns where namespace = $1 limit 1),
+             s as (insert into sessions (id, namespace, name, agent, harness, next_seq)
+                   select gen_random_uuid(), $1, $1 || '-' || n, 'scripted', 'scripted', 2
+                   from generate_series($2::int, $3::int - 1) as n returning id)
+             insert into turns (id, namespace, session_id, seq, queue, policy_revision, agent, agent_version, prompt,
+                                content_hash, state, head, due_at)
+             select gen_random_uuid(), $1, s.id, 1, t.queue, 1, t.agent, 1, 'x', t.content_hash, 'queued', true,
+                    t.due_at - interval '1 hour'
+             from t cross join s",
+        )
+        .bind(namespace)
+        .bind(from)
+        .bind(to)
+        .execute(db.pool())
+        .await
+        .unwrap();
+        from = to;
+    }
 }
 
 /// A worker with one slot: relay, broker, claim, acknowledgement.
