@@ -186,9 +186,9 @@ async fn lines_say_when_and_flags_say_it_for_all_and_a_held_batch_says_what_it_w
     fail(db, &grant, FailureClass::HarnessError).await;
     let (_, _, error) = run(url, &["batch", "show", "b"]).await;
     assert!(error.contains("1 task waits in held sessions, as in `s`"), "{error}");
-    // The same file under other flags is another batch.
+    // The same file under other flags asks for something else.
     let (code, _, error) = run(url, &["batch", "submit", file, "--name", "b"]).await;
-    assert!(code == 2 && error.contains("other lines"), "{error}");
+    assert!(code == 2 && error.contains("was used for another request"), "{error}");
     test.drop().await;
 }
 
