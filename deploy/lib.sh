@@ -35,6 +35,8 @@ export LC_ALL=C.UTF-8
 . "$ROOT/deploy/lib/engine.sh"
 # shellcheck source=deploy/lib/build.sh
 . "$ROOT/deploy/lib/build.sh"
+# shellcheck source=deploy/lib/bucket.sh
+. "$ROOT/deploy/lib/bucket.sh"
 
 # shellcheck source=deploy/lib/fleet.sh
 . "$ROOT/deploy/lib/fleet.sh"

@@ -5,7 +5,9 @@ use clap::{Args, Parser, Subcommand};
 use holdfast_shared::config::vars::CONFIG;
 use holdfast_shared::config::{Flags, VARS};
 
-use crate::commands::{agent, batch, computer, dead, handover, namespace, prices, queue, run, session, submit};
+use crate::commands::{
+    agent, batch, checkpoint, computer, dead, handover, namespace, prices, queue, run, session, submit,
+};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -83,6 +85,9 @@ pub enum Command {
     /// Look at sessions and their files
     #[command(subcommand)]
     Session(session::SessionCommand),
+    /// Checkpoints: what is kept and why, verify, collect, tag
+    #[command(subcommand)]
+    Checkpoint(checkpoint::CheckpointCommand),
     /// Agents: harness, settings, sandbox limits
     #[command(subcommand)]
     Agent(agent::AgentCommand),

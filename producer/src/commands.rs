@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod batch;
+pub mod checkpoint;
 pub mod computer;
 pub mod dead;
 pub mod handover;
@@ -30,6 +31,7 @@ pub async fn run(cli: Cli) -> Result<(), Stop> {
         Command::Run(command) => run::run(&context, command).await,
         Command::Dead(command) => dead::run(&context, command).await,
         Command::Session(command) => session::run(&context, command).await,
+        Command::Checkpoint(command) => checkpoint::run(&context, command).await,
         Command::Agent(command) => agent::run(&context, command).await,
         Command::Queue(command) => queue::run(&context, command).await,
         Command::Namespace(command) => namespace::run(&context, command).await,

@@ -2,6 +2,7 @@
 
 use holdfast_shared::config::Config;
 use holdfast_shared::db::Db;
+use holdfast_shared::store::PackStore;
 use tokio::sync::OnceCell;
 
 use crate::cli::Global;
@@ -25,6 +26,13 @@ impl Context {
 
     pub fn namespace(&self) -> &str {
         &self.config.namespace
+    }
+
+    /// The store of checkpoints, as it is configured.
+    pub async fn store(&self) -> Result<PackStore, Stop> {
+        let db = self.db().await?.clone();
+        let store = PackStore::open(db, &self.config.store, self.config.keys()?);
+        store.map_err(|error| Stop::bad(format!("HOLDFAST_STORE: {error}")))
     }
 
     /// The database, connected on first use.

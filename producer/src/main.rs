@@ -11,6 +11,7 @@ mod budget;
 mod cli;
 mod commands;
 mod context;
+mod export;
 mod outcome;
 mod printer;
 mod render;

@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use indicatif::{ProgressBar, ProgressStyle};
 use owo_colors::OwoColorize;
 use serde::Serialize;
 
@@ -46,6 +47,13 @@ pub fn warning(text: &str) {
 
 pub fn hint(text: &str) {
     say(format!("{}{} {text}", "hint".cyan().bold(), ":".bold()));
+}
+
+/// Progress on stderr; silent where that is no terminal. 0 = the number is not known.
+pub fn bar(len: u64, what: &'static str) -> ProgressBar {
+    let bar = if len == 0 { ProgressBar::no_length() } else { ProgressBar::new(len) };
+    bar.with_style(ProgressStyle::with_template("{pos}/{len} {msg} {wide_bar}").expect("a template that is right"))
+        .with_message(what)
 }
 
 fn ended(done: io::Result<()>) {

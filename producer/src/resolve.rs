@@ -9,6 +9,10 @@ use holdfast_shared::domain::problem::unknown;
 use crate::context::Context;
 use crate::stop::Stop;
 
+mod point;
+
+pub use point::{Point, checkpoint, point, salvage};
+
 pub async fn agent(context: &Context, name: &str) -> Result<AgentRow, Stop> {
     let db = context.db().await?;
     if let Some(agent) = db.latest_agent(context.namespace(), name).await? {

@@ -1,63 +1,74 @@
-//! Files of a session's recovery point, read from the store without a computer. Writes only the file that `export` is
-//! asked for, under another name until it is whole.
+//! Files of a checkpoint, read from the store without a computer. Writes only what an export is asked for, under another
+//! name until it is whole.
 
-use std::io::IsTerminal;
-use std::path::Path;
-
-use holdfast_protocol::{CheckpointId, SessionId};
 use holdfast_shared::domain::problem::nearest;
 use holdfast_shared::store::tree_reader::{EntryKind, ReadError, RootKind, TreeEntry};
-use holdfast_shared::store::{PgStore, StoreError, TreeReader};
-use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
+use holdfast_shared::store::{PackStore, StoreError, TreeReader};
+use tokio::io::AsyncWrite;
 
-mod list;
-mod tar;
+pub mod changes;
+pub mod dir;
+pub mod list;
+pub mod patch;
+pub mod tar;
 
 use crate::context::Context;
-use crate::printer;
-use crate::resolve;
+use crate::resolve::Point;
 use crate::stop::{Code, Stop, chain};
-use crate::text;
 
-/// The workspace of a recovery point.
-struct Workspace {
-    store: PgStore,
-    checkpoint: CheckpointId,
-    entries: Vec<TreeEntry>,
+/// The workspace at a checkpoint or a salvage.
+pub struct Snapshot {
+    store: PackStore,
+    namespace: String,
+    /// The id of what it is.
+    pub name: String,
+    /// A directory before what is in it.
+    pub entries: Vec<TreeEntry>,
 }
 
-impl Workspace {
-    async fn of(context: &Context, session: &str) -> Result<Self, Stop> {
-        let session = resolve::session(context, session).await?;
-        let db = context.db().await?;
-        let point = db.recovery_point(SessionId(session.id)).await?.ok_or_else(|| {
-            Stop::failed(format!(
-                "session `{}` has no recovery point: no turn of it was completed yet",
-                session.session
-            ))
-        })?;
-        let store = PgStore::new(db.clone());
-        let mut entries = TreeReader::new(&store, context.namespace()).walk(point.manifest).await?;
+impl Snapshot {
+    pub async fn of(context: &Context, point: &Point) -> Result<Self, Stop> {
+        let (store, namespace) = (context.store().await?, context.namespace().to_owned());
+        let mut entries = TreeReader::new(&store, &namespace).walk(point.manifest()?).await?;
         entries.retain(|entry| entry.root == RootKind::Workspace);
-        Ok(Self { store, checkpoint: CheckpointId(point.checkpoint), entries })
+        Ok(Self { store, namespace, name: point.name(), entries })
     }
 
-    async fn read(
-        &self,
-        context: &Context,
-        entry: &TreeEntry,
-        out: &mut (impl AsyncWrite + Unpin),
-    ) -> Result<(), Stop> {
-        Ok(TreeReader::new(&self.store, context.namespace()).read_file(entry, out).await?)
+    /// Nothing: what was before the first checkpoint.
+    pub async fn empty(context: &Context) -> Result<Self, Stop> {
+        let (store, namespace) = (context.store().await?, context.namespace().to_owned());
+        Ok(Self { store, namespace, name: "nothing".to_owned(), entries: Vec::new() })
+    }
+
+    pub async fn read(&self, entry: &TreeEntry, out: &mut (impl AsyncWrite + Unpin)) -> Result<(), Stop> {
+        Ok(TreeReader::new(&self.store, &self.namespace).read_file(entry, out).await?)
+    }
+
+    /// The whole content of a file, or the target of a link.
+    pub async fn bytes(&self, entry: &TreeEntry) -> Result<Vec<u8>, Stop> {
+        let mut bytes = Vec::new();
+        match &entry.kind {
+            EntryKind::Symlink { target } => bytes.clone_from(target),
+            EntryKind::Directory | EntryKind::File { .. } => self.read(entry, &mut bytes).await?,
+        }
+        Ok(bytes)
+    }
+
+    /// What lies below a directory; all of it without one.
+    pub fn below(&self, path: Option<&str>) -> Result<Vec<TreeEntry>, Stop> {
+        let Some(path) = inner(path) else { return Ok(self.entries.clone()) };
+        let entry = self.find(path)?;
+        let below = [&entry.path[..], b"/"].concat();
+        Ok(self.entries.iter().filter(|entry| entry.path.starts_with(&below)).cloned().collect())
     }
 
     /// The entry of this path, or what is wrong with it.
-    fn find(&self, path: &str) -> Result<&TreeEntry, Stop> {
+    pub fn find(&self, path: &str) -> Result<&TreeEntry, Stop> {
         let wanted = path.trim_start_matches("/workspace/").trim_matches('/');
         let found = self.entries.iter().find(|entry| entry.path == wanted.as_bytes());
         found.ok_or_else(|| {
             let known: Vec<String> = self.entries.iter().map(|entry| list::shown(&entry.path)).collect();
-            let stop = Stop::bad(format!("the workspace of {} holds no `{path}`", self.checkpoint));
+            let stop = Stop::bad(format!("the workspace of {} holds no `{path}`", self.name));
             match nearest(wanted, known.iter().map(String::as_str)) {
                 Some(near) => stop.hint(format!("did you mean `{near}`?")),
                 None => stop.hint("without a path all files are listed"),
@@ -66,78 +77,28 @@ impl Workspace {
     }
 }
 
-/// Lists the workspace or a directory of it, or prints a file.
-pub async fn files(context: &Context, session: &str, path: Option<&str>) -> Result<(), Stop> {
-    let workspace = Workspace::of(context, session).await?;
-    let Some(path) = path.filter(|path| !matches!(*path, "" | "." | "/" | "/workspace")) else {
-        return list::print(context, &workspace.entries, workspace.checkpoint);
-    };
-    let entry = workspace.find(path)?;
-    match &entry.kind {
-        EntryKind::Directory => {
-            let below = [&entry.path[..], b"/"].concat();
-            let inside: Vec<TreeEntry> =
-                workspace.entries.iter().filter(|entry| entry.path.starts_with(&below)).cloned().collect();
-            list::print(context, &inside, workspace.checkpoint)
-        }
-        EntryKind::File { .. } => workspace.read(context, entry, &mut tokio::io::stdout()).await,
-        EntryKind::Symlink { target } => {
-            Err(Stop::bad(format!("`{path}` is a symbolic link to `{}`", list::shown(target))))
-        }
-    }
-}
-
-/// Writes the workspace as a tar file.
-pub async fn export(context: &Context, session: &str, out: &str) -> Result<(), Stop> {
-    if out == "-" && std::io::stdout().is_terminal() {
-        return Err(
-            Stop::bad("a tar file is not for a terminal").hint("name a file, or send it on: `... --out - | tar t`")
-        );
-    }
-    let workspace = Workspace::of(context, session).await?;
-    let bytes = if out == "-" {
-        pack(context, &workspace, tokio::io::stdout()).await?
-    } else {
-        let cannot = |error: std::io::Error| {
-            // Some errors end with the name of the partial file, which nobody asked for.
-            let error = error.to_string();
-            Stop::bad(format!("cannot write `{out}`: {}", error.split(" at path ").next().unwrap_or_default()))
-        };
-        let folder = Path::new(out).parent().filter(|folder| !folder.as_os_str().is_empty());
-        let partial = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(cannot)?;
-        let file = tokio::fs::File::from_std(partial.reopen().map_err(cannot)?);
-        let bytes = pack(context, &workspace, file).await?;
-        partial.as_file().sync_all().map_err(cannot)?;
-        partial.persist(out).map_err(|error| cannot(error.error))?;
-        bytes
-    };
-    let entries = text::count(workspace.entries.len() as u64, "entry").replace("entrys", "entries");
-    printer::say(format!("{entries}, {} of {}", text::bytes(bytes), workspace.checkpoint));
-    Ok(())
-}
-
-async fn pack(context: &Context, workspace: &Workspace, out: impl AsyncWrite + Unpin) -> Result<u64, Stop> {
-    let mut out = BufWriter::with_capacity(256 << 10, out);
-    let (mut links, mut bytes) = (tar::Links::default(), 0);
-    for entry in &workspace.entries {
-        let (head, content) = links.head(entry)?;
-        out.write_all(&head).await?;
-        if content > 0 {
-            workspace.read(context, entry, &mut out).await?;
-            out.write_all(tar::padding(content)).await?;
-            bytes += content;
-        }
-    }
-    out.write_all(&tar::END).await?;
-    out.flush().await?;
-    Ok(bytes)
+/// A path that is not the workspace itself.
+pub fn inner(path: Option<&str>) -> Option<&str> {
+    path.filter(|path| !matches!(*path, "" | "." | "/" | "/workspace" | "/workspace/"))
 }
 
 impl From<StoreError> for Stop {
     fn from(error: StoreError) -> Self {
+        let text = chain(&error);
         match error {
             StoreError::Db(error) => error.into(),
-            other => Stop::new(Code::Failed, chain(&other)),
+            StoreError::Missing { .. } | StoreError::Damaged { .. } => {
+                Stop::failed(format!("the store is damaged: {text}"))
+                    .hint("`holdfast checkpoint verify` says which checkpoints that concerns, and which are whole")
+            }
+            StoreError::Locked { .. } => {
+                Stop::failed(text).hint("give the key with HOLDFAST_STORE_KEYS or HOLDFAST_STORE_KEYS_FILE")
+            }
+            StoreError::Bucket(error) if error.transient => {
+                Stop::new(Code::Unreachable, text).hint("check HOLDFAST_STORE, and that the bucket's service answers")
+            }
+            StoreError::Bucket(_) => Stop::failed(text).hint("check HOLDFAST_STORE and the bucket's credentials"),
+            StoreError::Stopped => Stop::failed(text),
         }
     }
 }

@@ -12,12 +12,15 @@ use serde::Deserialize;
 
 use crate::domain::policy::Span;
 use crate::domain::problem::{plain_name, unknown};
+use crate::store::{Keys, StorePlace};
 
 mod error;
+mod hidden;
 mod url;
 pub mod vars;
 
 pub use error::ConfigError;
+pub use hidden::Hidden;
 pub use url::ServiceUrl;
 pub use vars::{VARS, Var};
 
@@ -38,6 +41,10 @@ pub struct Config {
     pub runtime: Option<PathBuf>,
     pub cache_dir: Option<PathBuf>,
     pub database_connections: u32,
+    pub store: StorePlace,
+    pub store_keys: Hidden,
+    pub store_keys_file: Option<PathBuf>,
+    pub keep_last: u32,
 }
 
 /// Settings by key, from the command line.
@@ -77,6 +84,22 @@ impl Config {
         })?;
         config.check()?;
         Ok(config)
+    }
+
+    /// The keys that seal checkpoints; none where none are given.
+    pub fn keys(&self) -> Result<Keys, ConfigError> {
+        let (place, text) = match &self.store_keys_file {
+            Some(path) => {
+                let place = "HOLDFAST_STORE_KEYS_FILE".to_owned();
+                let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Value {
+                    place: place.clone(),
+                    text: format!("cannot read `{}`: {error}", path.display()),
+                })?;
+                (place, text)
+            }
+            None => ("HOLDFAST_STORE_KEYS".to_owned(), self.store_keys.reveal().to_owned()),
+        };
+        Keys::parse(&text).map_err(|text| ConfigError::Value { place, text })
     }
 
     fn check(&self) -> Result<(), ConfigError> {

@@ -1,5 +1,9 @@
 //! Where the objects of checkpoints lie. Writing is idempotent and unfenced: an object's name is the hash of its content,
 //! and a checkpoint is visible only when its own row commits. A writer that dies leaves at most objects nobody names.
+//!
+//! Objects lie compressed in packs of a few megabytes. The index of the packs is in Postgres whatever the store: it is
+//! where the checkpoints' own rows are, asking for thousands of names is one statement, and the rules that keep a
+//! collection from racing a capture are the same for all stores. The packs' bytes are in the row or in a bucket.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -8,11 +12,25 @@ use holdfast_protocol::object::{Object, ObjectId};
 
 use crate::db::DbError;
 
-pub mod pg;
+mod bodies;
+#[cfg(feature = "s3")]
+mod bucket;
+pub mod gc;
+pub mod keys;
+pub mod pack;
+pub mod place;
+mod read;
+pub mod rekey;
 pub mod tree_reader;
+pub mod verify;
 
-pub use pg::PgStore;
+pub use keys::Keys;
+pub use pack::PackStore;
+pub use place::StorePlace;
 pub use tree_reader::TreeReader;
+
+/// The store as tests of one part make it: packs in Postgres, not sealed.
+pub type PgStore = PackStore;
 
 /// What a `put` added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,8 +57,23 @@ pub enum StoreError {
     Damaged { id: ObjectId, what: String },
     #[error("reaching the object store")]
     Db(#[from] DbError),
+    #[error("object {id} is sealed with key `{key}`, which is not given")]
+    Locked { id: ObjectId, key: String },
+    #[error("reaching the bucket")]
+    Bucket(#[source] BucketError),
     #[error("the object store was stopped in the middle of a call")]
     Stopped,
+}
+
+/// A call to the bucket that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct BucketError {
+    pub text: String,
+    /// The same call may succeed later.
+    pub transient: bool,
+    /// There is nothing at the place.
+    pub missing: bool,
 }
 
 impl StoreError {
@@ -48,7 +81,11 @@ impl StoreError {
     pub fn is_transient(&self) -> bool {
         match self {
             StoreError::Db(error) => error.is_transient(),
-            StoreError::Missing { .. } | StoreError::Damaged { .. } | StoreError::Stopped => false,
+            StoreError::Bucket(error) => error.transient,
+            StoreError::Missing { .. }
+            | StoreError::Damaged { .. }
+            | StoreError::Locked { .. }
+            | StoreError::Stopped => false,
         }
     }
 }

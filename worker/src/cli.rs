@@ -11,7 +11,7 @@ use holdfast_shared::db::workers::WorkerState;
 use holdfast_shared::domain::credential::Credentials;
 use holdfast_shared::domain::policy::Span;
 use holdfast_shared::queue::{AtStart, Consumer, ConsumerOptions, OnMissing, Publisher, engine_queue};
-use holdfast_shared::store::PgStore;
+use holdfast_shared::store::PackStore;
 use holdfast_shared::telemetry::{LogFormat, init};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -242,7 +242,8 @@ async fn start(
         installation,
     };
     let (sender, orphans) = mpsc::channel(64);
-    let store = PgStore::new(db.clone());
+    let keys = config.keys().map_err(|error| error.to_string())?;
+    let store = PackStore::open(db.clone(), &config.store, keys).map_err(|error| format!("HOLDFAST_STORE: {error}"))?;
     let metrics = Metrics::new(config.slots);
     let worker = Arc::new(Worker::new(db, sandbox, store, publisher, metrics, settings, engine_id, sender));
     let liveness = heartbeat::register(&worker).await.map_err(text)?;

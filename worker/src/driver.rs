@@ -25,9 +25,11 @@ use crate::service::Worker;
 mod halt;
 mod budget;
 mod computer;
+mod damage;
 mod follow;
 mod park;
 mod phases;
+mod salvage;
 mod save;
 mod schema;
 mod secrets;
@@ -164,6 +166,7 @@ impl Drive {
         if class == FailureClass::Cancelled {
             end.class = class;
         }
+        self.salvage(state, end.class).await;
         end.phases_ms = self.phases.json();
         end.outcome = end.outcome.or_else(|| self.outcome.as_ref().map(halt::outcome_json));
         let next = fenced!(self, self.worker.db.fail(self.lease(), &self.grant.policy, self.grant.spent, &end));

@@ -14,7 +14,7 @@ use holdfast_shared::db::lease::Claimant;
 use holdfast_shared::db::workers::WorkerInfo;
 use holdfast_shared::domain::credential::Credentials;
 use holdfast_shared::queue::Publisher;
-use holdfast_shared::store::PgStore;
+use holdfast_shared::store::PackStore;
 use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -43,7 +43,7 @@ pub struct Settings {
 pub struct Worker {
     pub db: Db,
     pub sandbox: AnySandbox,
-    pub store: PgStore,
+    pub store: PackStore,
     pub publisher: Publisher,
     pub parking: Parking,
     pub metrics: Metrics,
@@ -81,7 +81,7 @@ impl Worker {
     pub fn new(
         db: Db,
         sandbox: AnySandbox,
-        store: PgStore,
+        store: PackStore,
         publisher: Publisher,
         metrics: Metrics,
         settings: Settings,

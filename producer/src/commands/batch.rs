@@ -7,6 +7,7 @@ use holdfast_shared::domain::policy::Span;
 
 use crate::batch::report::{self, Listed};
 use crate::context::Context;
+use crate::export::{self as left, Files};
 use crate::printer;
 use crate::resolve;
 use crate::stop::{Code, Stop};
@@ -81,13 +82,22 @@ pub enum BatchCommand {
     },
     /// Print the results, a line a task
     #[command(after_help = "Examples:\n  holdfast batch export nightly > results.jsonl\n  \
-        holdfast batch export nightly --format csv > results.csv\n\n\
+        holdfast batch export nightly --format csv > results.csv\n  \
+        holdfast batch export nightly --out results/\n\n\
+        With --out every task gets a directory with result.json, changes.patch (what the turn changed, for `git apply`) and\n\
+        files/. What is there already is not written again.\n\
         A task that was tried again is told by its newest turn.")]
     Export {
         /// A batch by its name, its id or its first digits
         batch: String,
         #[arg(long, value_enum, default_value = "jsonl")]
         format: export::Format,
+        /// Write what every task left into this directory: result, patch, files
+        #[arg(short, long, value_name = "DIR", conflicts_with = "format")]
+        out: Option<std::path::PathBuf>,
+        /// With --out: results and patches only
+        #[arg(long, requires = "out")]
+        no_files: bool,
     },
 }
 
@@ -105,7 +115,11 @@ pub async fn run(context: &Context, command: BatchCommand) -> Result<(), Stop> {
             let batch = resolve::batch(context, &batch).await?;
             watch_to_end(context, batch, timeout).await
         }
-        BatchCommand::Export { batch, format } => export::export(context, &batch, format).await,
+        BatchCommand::Export { batch, out: Some(out), no_files, .. } => {
+            let batch = resolve::batch(context, &batch).await?;
+            left::batch(context, batch, &out, if no_files { Files::LeftOut } else { Files::Written }).await
+        }
+        BatchCommand::Export { batch, format, .. } => export::export(context, &batch, format).await,
         BatchCommand::Cancel { batch } => ends::cancel(context, &batch).await,
         BatchCommand::Retry { batch, failed, cancelled, class, dry_run } => {
             // One of the two is given: clap sees to it.

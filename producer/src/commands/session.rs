@@ -1,5 +1,5 @@
-//! `holdfast session`: looks at sessions, their turns and the files of their recovery point. Reads only, but for the file
-//! that `export` writes: under a name of its own, renamed when it is whole.
+//! `holdfast session`: looks at sessions and their turns here; their files and their history have files of their own.
+//! Reads only, but for what `fork` and `rewind` write, one transaction each, and what an export writes.
 
 use clap::Subcommand;
 use holdfast_protocol::SessionId;
@@ -14,7 +14,10 @@ use crate::resolve;
 use crate::stop::Stop;
 use crate::table::{Rows, coloured, or_dash};
 use crate::text;
-use crate::tree;
+
+mod files;
+mod history;
+mod salvage;
 
 #[derive(Subcommand)]
 pub enum SessionCommand {
@@ -32,21 +35,21 @@ pub enum SessionCommand {
     Resume { session: String },
     /// List the turns of a session in order
     Log { session: String },
-    /// List the files of the recovery point, or print one of them
-    #[command(after_help = "Examples:\n  holdfast session files s1\n  holdfast session files s1 src/main.py > main.py")]
-    Files {
-        session: String,
-        /// A file to print, or a directory to list
-        path: Option<String>,
-    },
-    /// Write the workspace of the recovery point as a tar file
-    #[command(after_help = "Example: holdfast session export s1 --out s1.tar")]
-    Export {
-        session: String,
-        /// The tar file, `-` for stdout
-        #[arg(short, long, value_name = "FILE")]
-        out: String,
-    },
+    /// List the files of a session, or print one of them
+    Files(files::FilesArgs),
+    /// Print a file of a session
+    Cat(files::CatArgs),
+    /// Show what differs between two checkpoints of a session
+    Diff(files::DiffArgs),
+    /// Write the workspace of a session as a tar file or a directory
+    Export(files::ExportArgs),
+    /// Make a session that goes on from a checkpoint of another one
+    Fork(history::ForkArgs),
+    /// Put a session back to an earlier checkpoint
+    Rewind(history::RewindArgs),
+    /// What failed and cancelled turns left in their workspace
+    #[command(subcommand)]
+    Salvage(salvage::SalvageCommand),
 }
 
 pub async fn run(context: &Context, command: SessionCommand) -> Result<(), Stop> {
@@ -55,8 +58,13 @@ pub async fn run(context: &Context, command: SessionCommand) -> Result<(), Stop>
         SessionCommand::Show { session } => show(context, &session).await,
         SessionCommand::Resume { session } => resume(context, &session).await,
         SessionCommand::Log { session } => log(context, &session).await,
-        SessionCommand::Files { session, path } => tree::files(context, &session, path.as_deref()).await,
-        SessionCommand::Export { session, out } => tree::export(context, &session, &out).await,
+        SessionCommand::Files(args) => files::files(context, args).await,
+        SessionCommand::Cat(args) => files::cat(context, args).await,
+        SessionCommand::Diff(args) => files::diff(context, args).await,
+        SessionCommand::Export(args) => files::export(context, args).await,
+        SessionCommand::Fork(args) => history::fork(context, args).await,
+        SessionCommand::Rewind(args) => history::rewind(context, args).await,
+        SessionCommand::Salvage(command) => salvage::run(context, command).await,
     }
 }
 

@@ -1,6 +1,5 @@
 //! Entries of a tree as people and programs see them. Pure but for the printing.
 
-use holdfast_protocol::CheckpointId;
 use holdfast_shared::domain::sandbox::hex;
 use holdfast_shared::store::tree_reader::{EntryKind, TreeEntry};
 use serde_json::{Value, json};
@@ -12,7 +11,7 @@ use crate::stop::Stop;
 use crate::table::Rows;
 use crate::text;
 
-pub fn print(context: &Context, entries: &[TreeEntry], checkpoint: CheckpointId) -> Result<(), Stop> {
+pub fn print(context: &Context, entries: &[TreeEntry], checkpoint: &str) -> Result<(), Stop> {
     if context.json {
         printer::json(&json!({ "checkpoint": checkpoint, "files": entries.iter().map(as_json).collect::<Vec<_>>() }));
         return Ok(());

@@ -1,31 +1,36 @@
 //! Heads of tar entries: POSIX headers, with extended ones for what the old form cannot say (long names, bytes that are
-//! no text, nanoseconds, attributes). Pure; the content is streamed by the caller.
+//! no text, nanoseconds, attributes). The file is written under another name until it is whole: who dies leaves no half
+//! archive of the name that was asked for.
 
 use std::collections::HashMap;
+use std::io::IsTerminal;
+use std::path::Path;
 
 use holdfast_shared::store::tree_reader::{EntryKind, TreeEntry};
 use tar::{EntryType, Header};
+use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter};
 
+use super::Snapshot;
 use crate::stop::Stop;
 
 const BLOCK: usize = 512;
 /// Two empty blocks end an archive.
-pub const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
+const END: [u8; 2 * BLOCK] = [0; 2 * BLOCK];
 static ZEROS: [u8; BLOCK] = [0; BLOCK];
 
 /// Fills the last block of a content.
-pub fn padding(size: u64) -> &'static [u8] {
+fn padding(size: u64) -> &'static [u8] {
     let rest = (size % BLOCK as u64) as usize;
     &ZEROS[..(BLOCK - rest) % BLOCK]
 }
 
 /// Remembers the first name of every inode with several.
 #[derive(Default)]
-pub struct Links(HashMap<u64, Vec<u8>>);
+struct Links(HashMap<u64, Vec<u8>>);
 
 impl Links {
     /// The header blocks of an entry, and how many bytes of content must follow them.
-    pub fn head(&mut self, entry: &TreeEntry) -> Result<(Vec<u8>, u64), Stop> {
+    fn head(&mut self, entry: &TreeEntry) -> Result<(Vec<u8>, u64), Stop> {
         let mut name = entry.path.clone();
         let (kind, size, target) = match &entry.kind {
             EntryKind::Directory => {
@@ -103,4 +108,45 @@ fn mtime(entry: &TreeEntry) -> String {
     }
     // -1.25 s is second -2 and 750,000,000 ns.
     format!("-{}.{:09}", -(seconds + 1), 1_000_000_000 - nanos)
+}
+
+/// Writes a whole archive; gives the bytes of the files in it.
+pub async fn pack(snapshot: &Snapshot, out: impl AsyncWrite + Unpin) -> Result<u64, Stop> {
+    let mut out = BufWriter::with_capacity(256 << 10, out);
+    let (mut links, mut bytes) = (Links::default(), 0);
+    for entry in &snapshot.entries {
+        let (head, content) = links.head(entry)?;
+        out.write_all(&head).await?;
+        if content > 0 {
+            snapshot.read(entry, &mut out).await?;
+            out.write_all(padding(content)).await?;
+            bytes += content;
+        }
+    }
+    out.write_all(&END).await?;
+    out.flush().await?;
+    Ok(bytes)
+}
+
+/// Writes an archive to a file, or to stdout for `-`. The file has another name until it is whole.
+pub async fn write(snapshot: &Snapshot, out: &str) -> Result<u64, Stop> {
+    if out == "-" {
+        if std::io::stdout().is_terminal() {
+            let stop = Stop::bad("a tar file is not for a terminal");
+            return Err(stop.hint("name a file, or send it on: `... --tar - | tar t`"));
+        }
+        return pack(snapshot, tokio::io::stdout()).await;
+    }
+    let cannot = |error: std::io::Error| {
+        // Some errors end with the name of the partial file, which nobody asked for.
+        let error = error.to_string();
+        Stop::bad(format!("cannot write `{out}`: {}", error.split(" at path ").next().unwrap_or_default()))
+    };
+    let folder = Path::new(out).parent().filter(|folder| !folder.as_os_str().is_empty());
+    let partial = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new("."))).map_err(cannot)?;
+    let file = tokio::fs::File::from_std(partial.reopen().map_err(cannot)?);
+    let bytes = pack(snapshot, file).await?;
+    partial.as_file().sync_all().map_err(cannot)?;
+    partial.persist(out).map_err(|error| cannot(error.error))?;
+    Ok(bytes)
 }

@@ -75,6 +75,7 @@ id!(/** A session: one conversation and one workspace. */ SessionId, "ses", "ses
 id!(/** A turn: one request in a session. */ TurnId, "trn", "turn");
 id!(/** A run: one start of the harness for a turn, stable over leases. */ RunId, "run", "run");
 id!(/** A checkpoint. */ CheckpointId, "ckp", "checkpoint");
+id!(/** The kept workspace of a turn without success. */ SalvageId, "slv", "salvage");
 id!(/** A batch of turns. */ BatchId, "bat", "batch");
 id!(/** One worker process. */ WorkerId, "wrk", "worker");
 

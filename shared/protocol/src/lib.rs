@@ -17,7 +17,7 @@ pub mod tree;
 
 pub use failure::FailureClass;
 pub use frame::{Frame, FrameDecoder, FrameError};
-pub use ids::{BatchId, CheckpointId, Fence, Generation, LeaseToken, RunId, SessionId, TurnId, WorkerId};
+pub use ids::{BatchId, CheckpointId, Fence, Generation, LeaseToken, RunId, SalvageId, SessionId, TurnId, WorkerId};
 pub use object::{Object, ObjectId, ObjectKind};
 
 /// Version of the frames. A runtime refuses a worker of another version by name.

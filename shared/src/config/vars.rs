@@ -59,6 +59,25 @@ pub const VARS: &[Var] = &[
         None,
         "where downloads for the image are kept; unset: the user's cache directory",
     ),
+    text(
+        "HOLDFAST_STORE",
+        "store",
+        Some("postgres"),
+        "where checkpoints lie: postgres, or s3://bucket/prefix?endpoint=URL&region=NAME",
+    ),
+    text(
+        "HOLDFAST_STORE_KEYS",
+        "store_keys",
+        Some(""),
+        "keys that seal checkpoints at rest, NAME:64 hex digits, the first one seals; unset: not sealed",
+    ),
+    text("HOLDFAST_STORE_KEYS_FILE", "store_keys_file", None, "a file with such keys, one a line, instead"),
+    number(
+        "HOLDFAST_KEEP_LAST",
+        "keep_last",
+        Some("50"),
+        "checkpoints kept of each session whose agent does not say; 0 keeps all",
+    ),
     number(
         "HOLDFAST_DATABASE_CONNECTIONS",
         "database_connections",

@@ -25,7 +25,7 @@ pub use turns::{RunView, TurnFilter, TurnView, is_terminal};
 
 macro_rules! shown_as {
     ($($name:ident = $id:ident;)*) => {$(
-        pub(super) fn $name<S: Serializer>(id: &Uuid, serializer: S) -> Result<S::Ok, S::Error> {
+        pub(in crate::db) fn $name<S: Serializer>(id: &Uuid, serializer: S) -> Result<S::Ok, S::Error> {
             holdfast_protocol::$id(*id).serialize(serializer)
         }
     )*};

@@ -11,11 +11,13 @@ use checkpoint::CheckpointSpec;
 pub mod check;
 pub mod checkpoint;
 pub mod read;
+pub mod retention;
 pub mod secret;
 pub mod settings;
 pub mod start;
 
 pub use read::{read_agents, read_agents_with};
+pub use retention::Retention;
 pub use secret::{SecretSource, Secrets};
 pub use start::{AgentFile, SessionStart};
 
@@ -41,6 +43,9 @@ pub struct AgentSpec {
     /// Not written where it is the default, so that specs stored before it existed keep their digest.
     #[serde(default, skip_serializing_if = "CheckpointSpec::is_default")]
     pub checkpoint: CheckpointSpec,
+    /// What is kept of its sessions, and for how long.
+    #[serde(default, skip_serializing_if = "Retention::is_default")]
+    pub retention: Retention,
 }
 
 impl AgentSpec {
@@ -55,6 +60,7 @@ impl AgentSpec {
             secrets: Secrets::new(),
             start,
             checkpoint: CheckpointSpec::default(),
+            retention: Retention::default(),
         }
     }
 

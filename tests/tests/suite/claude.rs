@@ -18,7 +18,7 @@ const LONG: Duration = Duration::from_secs(180);
 const ENDED: &[&str] = &["succeeded", "failed", "dead", "cancelled"];
 const KEY: &str = "sk-held-in-one-process-only-51f0";
 
-async fn start() -> (House, StubModel, WorkerProcess) {
+pub async fn start() -> (House, StubModel, WorkerProcess) {
     let house = House::new(quick_policy()).await;
     let gateway = house.docker.gateway().await.expect("the isolated network can be made");
     let stub = StubModel::start((gateway, 0).into()).await.expect("the stand-in listens on the gateway");

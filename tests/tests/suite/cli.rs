@@ -12,6 +12,7 @@ use tokio::process::Command;
 
 mod batch;
 mod files;
+mod history;
 mod tree;
 mod watch;
 

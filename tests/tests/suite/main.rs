@@ -11,6 +11,7 @@ mod computers;
 mod ends;
 mod flow;
 mod harness_settings;
+mod history;
 mod image;
 mod layout;
 mod lease;

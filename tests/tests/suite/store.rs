@@ -13,7 +13,11 @@ use sqlx::Executor;
 
 use engine::{Computer, Fault};
 
+mod collection;
+mod conformance;
+mod damage;
 mod engine;
+mod faults;
 
 const NS: &str = "default";
 const LONG: Duration = Duration::from_secs(60);

@@ -141,10 +141,16 @@ impl Drive {
                 self.worker.metrics.restored(report.bytes);
                 Ok(())
             }
-            Err(error) => match error.refusal() {
-                Some(refusal) => Err(Halt::refused(refusal, FailureClass::RestoreFailed)),
-                None => Err(Halt::run(FailureClass::RestoreFailed, super::halt::chain(&anyhow::Error::new(error)))),
-            },
+            Err(error) => {
+                if let Some(way_out) = self.way_out(point.checkpoint, &error).await {
+                    let cause = super::halt::chain(&anyhow::Error::new(error));
+                    return Err(Halt::run(FailureClass::RestoreFailed, format!("{way_out} ({cause})")));
+                }
+                match error.refusal() {
+                    Some(refusal) => Err(Halt::refused(refusal, FailureClass::RestoreFailed)),
+                    None => Err(Halt::run(FailureClass::RestoreFailed, super::halt::chain(&anyhow::Error::new(error)))),
+                }
+            }
         }
     }
 

@@ -20,6 +20,10 @@ use super::{Drive, Halt};
 use crate::transfer::{self, CaptureRules};
 
 const CAPTURE_DEADLINE: Duration = Duration::from_secs(600);
+/// Tries that fail for another reason than a store that is away.
+const TRIES: u32 = 5;
+/// How long a finished turn waits for a store that is away, as far as the lease lives that long.
+const STORE_AWAY: Duration = Duration::from_secs(3600);
 
 /// What is about to be published.
 #[derive(Clone, Debug)]
@@ -54,7 +58,7 @@ impl Drive {
             self.outcome.as_ref().and_then(|outcome| outcome.native_conversation.clone()).ok_or_else(|| {
                 Halt::run(FailureClass::NoNativeConversation, "the stored result names no conversation")
             })?;
-        let mut tries = 0;
+        let (mut tries, mut pause) = (0, Duration::from_millis(100));
         let checkpoint = CheckpointId::generate();
         let report = loop {
             self.identity.active().await?;
@@ -75,20 +79,22 @@ impl Drive {
                     if let Some(refusal) = error.refusal().filter(|refusal| !matches!(refusal, Refusal::Unsettled(_))) {
                         return Err(Halt::refused(refusal, FailureClass::CheckpointRejected));
                     }
-                    tries += 1;
                     let refused = error.refusal().is_some();
+                    let away = error.is_transient() && since.elapsed() < STORE_AWAY;
+                    tries += u32::from(!away);
                     let line = super::halt::chain(&anyhow::Error::new(error));
-                    if tries >= 5 {
+                    if tries >= TRIES {
                         return Err(Halt::run(FailureClass::CheckpointRejected, line));
                     }
                     warn!(error = %line, tries, "the capture did not get through; capturing again");
                     if refused {
                         // What it stopped goes on, and is stopped anew.
                         let _ = channel.call(Call::CaptureEnd, Duration::from_secs(5)).await;
-                    } else {
+                    } else if !away {
                         self.channel = None;
                     }
-                    tokio::time::sleep(Duration::from_millis(100 << tries)).await;
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(Duration::from_secs(5));
                 }
             }
         };

@@ -31,6 +31,14 @@ impl Prefix {
         let padded = |filler: &str| Uuid::try_parse(&format!("{digits}{}", filler.repeat(32 - digits.len()))).ok();
         Some(Self { low: padded("0")?, high: padded("f")? })
     }
+
+    pub fn low(&self) -> Uuid {
+        self.low
+    }
+
+    pub fn high(&self) -> Uuid {
+        self.high
+    }
 }
 
 impl Db {

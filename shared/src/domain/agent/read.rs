@@ -9,7 +9,7 @@ use super::super::problem::{Problems, plain_name};
 use super::super::sandbox::{Env, SandboxSpec};
 use super::checkpoint::CheckpointSpec;
 use super::start::Load;
-use super::{AgentSpec, check, checkpoint, secret, settings, start};
+use super::{AgentSpec, check, checkpoint, retention, secret, settings, start};
 
 const AGENT_FIELDS: &[&str] = &[
     "harness",
@@ -23,6 +23,7 @@ const AGENT_FIELDS: &[&str] = &[
     "setup",
     "setup_timeout",
     "checkpoint",
+    "retention",
 ];
 const HARNESSES: &[&str] = Harness::NAMES;
 
@@ -92,11 +93,21 @@ fn read_agent(problems: &mut Problems, name: &str, value: &Value, load: Load<'_>
         None => default_forward_env(harness.as_ref()),
     };
     check::forward_env(problems, &place, &forward_env, &env);
+    let retention = retention::read(problems, &place, table.get("retention"));
     let taken = |name: &str| env.contains_key(name) || forward_env.iter().any(|known| known == name);
     let named = sub_table(problems, table, &place, "secrets");
     let secrets = secret::read(problems, &place, named, &taken);
     let start = start::read(problems, &place, table, load);
-    Some(AgentSpec { harness: harness?, sandbox: sandbox?, env, forward_env, secrets, start, checkpoint: checkpoint? })
+    Some(AgentSpec {
+        harness: harness?,
+        sandbox: sandbox?,
+        env,
+        forward_env,
+        secrets,
+        start,
+        checkpoint: checkpoint?,
+        retention,
+    })
 }
 
 fn read_harness(problems: &mut Problems, place: &str, harness: Option<&Value>, given: &Table) -> Option<Harness> {
