@@ -8,7 +8,6 @@ pub mod doctor;
 pub mod driver;
 pub mod heartbeat;
 pub mod image;
-pub mod inspect;
 pub mod metrics;
 pub mod parking;
 pub mod relay;

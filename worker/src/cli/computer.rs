@@ -9,8 +9,8 @@ use holdfast_shared::db::Db;
 use holdfast_shared::domain::sandbox::label;
 
 use super::fail;
-use crate::inspect::{Inside, Row, rows};
 use crate::sandbox::docker::Docker;
+use crate::sandbox::docker::inspect::{Inside, Row, rows};
 use crate::sandbox::{ComputerState, Sandbox};
 
 /// How long the look from inside may take.

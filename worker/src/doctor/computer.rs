@@ -8,8 +8,8 @@ use holdfast_shared::domain::sandbox::{SandboxSpec, computer_name};
 use uuid::Uuid;
 
 use super::{Line, text};
-use crate::inspect::rows;
 use crate::sandbox::docker::Docker;
+use crate::sandbox::docker::inspect::rows;
 use crate::sandbox::{ComputerSpec, Sandbox};
 
 const CHECK: &str = "computer";

@@ -1,20 +1,18 @@
 //! The engine and the image: version, control groups, storage, room, and the network `isolated`. Reads only.
 
-use bollard::models::{SystemInfo, SystemInfoCgroupVersionEnum};
-
 use super::{Line, text};
-use crate::sandbox::docker::{Docker, ISOLATED};
+use crate::sandbox::docker::{Docker, EngineFacts, ISOLATED};
 
 const GIB: i64 = 1 << 30;
 
 pub(super) async fn look(docker: &Docker) -> Vec<Line> {
-    let info = match docker.engine_info().await {
-        Ok(info) => info,
+    let facts = match docker.engine_facts().await {
+        Ok(facts) => facts,
         Err(error) => return vec![Line::fail("engine", text(error), "check the engine's log")],
     };
-    let mut lines = vec![server(docker, &info)];
-    lines.extend(limits(&info));
-    lines.extend(room(&info));
+    let mut lines = vec![server(docker, &facts)];
+    lines.extend(limits(&facts));
+    lines.extend(room(&facts));
     lines.push(match docker.check_isolated().await {
         Ok(true) => Line::ok("network", format!("{ISOLATED} is ours")),
         Ok(false) => Line::ok("network", format!("{ISOLATED} is made when an agent first asks for `isolated`")),
@@ -23,66 +21,47 @@ pub(super) async fn look(docker: &Docker) -> Vec<Line> {
     lines
 }
 
-fn server(docker: &Docker, info: &SystemInfo) -> Line {
-    let cgroup = match info.cgroup_version {
-        Some(SystemInfoCgroupVersionEnum::_2) => "v2",
-        Some(SystemInfoCgroupVersionEnum::_1) => "v1",
-        _ => "unknown",
-    };
+fn server(docker: &Docker, facts: &EngineFacts) -> Line {
     Line::ok(
         "engine",
         format!(
-            "Docker {} at {}, control groups {cgroup}, storage {}, runtimes {}",
-            info.server_version.as_deref().unwrap_or("unknown"),
+            "Docker {} at {}, control groups {}, storage {}, user namespace {}, runtimes {}",
+            facts.version,
             docker.engine().address(),
-            info.driver.as_deref().unwrap_or("unknown"),
-            runtimes(info)
+            facts.cgroup,
+            facts.storage,
+            if facts.user_namespace { "on" } else { "off" },
+            facts.runtimes.join(" ")
         ),
     )
 }
 
-fn runtimes(info: &SystemInfo) -> String {
-    let mut names: Vec<&str> = info.runtimes.iter().flatten().map(|(name, _)| name.as_str()).collect();
-    names.sort_unstable();
-    names.join(" ")
-}
-
 /// Limits that the engine says it cannot hold.
-fn limits(info: &SystemInfo) -> Vec<Line> {
-    let missing: Vec<&str> = [
-        ("memory", info.memory_limit),
-        ("swap", info.swap_limit),
-        ("processes", info.pids_limit),
-        ("cpu quota", info.cpu_cfs_quota),
-    ]
-    .into_iter()
-    .filter_map(|(name, held)| (held == Some(false)).then_some(name))
-    .collect();
-    let seccomp = info.security_options.iter().flatten().any(|option| option.contains("seccomp"));
+fn limits(facts: &EngineFacts) -> Vec<Line> {
     let mut lines = Vec::new();
-    if !missing.is_empty() {
+    if !facts.missing_limits.is_empty() {
         lines.push(Line::fail(
             "limits",
-            format!("the engine cannot limit: {}", missing.join(", ")),
+            format!("the engine cannot limit: {}", facts.missing_limits.join(", ")),
             "enable these controllers in the kernel (for swap: boot with swapaccount=1)",
         ));
     }
-    if !seccomp {
+    if !facts.filters_calls {
         lines.push(Line::fail("limits", "the engine filters no system calls", "use an engine built with seccomp"));
     }
     lines
 }
 
-fn room(info: &SystemInfo) -> Vec<Line> {
+fn room(facts: &EngineFacts) -> Vec<Line> {
     let mut lines = Vec::new();
-    if let Some(memory) = info.mem_total.filter(|memory| *memory < 2 * GIB) {
+    if let Some(memory) = facts.memory_bytes.filter(|memory| *memory < 2 * GIB) {
         lines.push(Line::warn(
             "memory",
             format!("{} MB on the engine's host", memory >> 20),
             "a computer may take 2048 MB: lower memory_mb in the agents, or the worker's slots",
         ));
     }
-    let root = info.docker_root_dir.as_deref().unwrap_or_default();
+    let root = facts.directory.as_str();
     if let Some(free) = free_bytes(root) {
         let found = format!("{:.1} GB free at {root}", free as f64 / 1e9);
         lines.push(match free / GIB {

@@ -18,6 +18,7 @@ mod engine;
 mod ensure;
 mod images;
 mod inside;
+pub mod inspect;
 mod lockdown;
 mod network;
 mod seccomp;
@@ -27,6 +28,7 @@ mod verify;
 
 pub use self::engine::Engine;
 pub use self::images::{Image, Recipe, TarStream};
+pub use self::inside::EngineFacts;
 pub use self::network::{ISOLATED, ISOLATED_INTERFACE};
 
 /// The computers of one installation on one engine.

@@ -41,9 +41,7 @@ pub(super) async fn ensure(docker: &Docker, spec: &ComputerSpec) -> Result<Compu
 /// The engine must offer the runtime that the spec names.
 async fn runtime_ready(docker: &Docker, wanted: Option<&str>) -> Result<(), SandboxError> {
     let Some(wanted) = wanted else { return Ok(()) };
-    let info = docker.engine_info().await?;
-    let mut offered: Vec<String> = info.runtimes.into_iter().flatten().map(|(name, _)| name).collect();
-    offered.sort();
+    let offered = docker.engine_facts().await?.runtimes;
     match offered.iter().any(|name| name == wanted) {
         true => Ok(()),
         false => Err(SandboxError::Unsatisfiable(format!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bollard::container::LogOutput;
 use bollard::exec::{CreateExecOptions, StartExecOptions, StartExecResults};
-use bollard::models::{ContainerInspectResponse, SystemInfo};
+use bollard::models::{ContainerInspectResponse, SystemInfo, SystemInfoCgroupVersionEnum};
 use futures_util::StreamExt;
 
 use super::Docker;
@@ -19,6 +19,56 @@ use crate::sandbox::SandboxError;
 const INSIDE: &str = "exec";
 /// Output beyond this is dropped.
 const MOST_OUTPUT: usize = 1 << 20;
+
+/// An engine, as it describes itself.
+#[derive(Clone, Debug)]
+pub struct EngineFacts {
+    pub version: String,
+    /// `v1`, `v2` or `unknown`.
+    pub cgroup: &'static str,
+    pub storage: String,
+    /// Container runtimes it offers, in the order of their names.
+    pub runtimes: Vec<String>,
+    /// Limits that it says it cannot hold.
+    pub missing_limits: Vec<&'static str>,
+    pub filters_calls: bool,
+    /// Whether uid 0 in a container is another user on the host.
+    pub user_namespace: bool,
+    pub memory_bytes: Option<i64>,
+    /// Where it keeps images and containers, on its host.
+    pub directory: String,
+}
+
+impl From<SystemInfo> for EngineFacts {
+    fn from(info: SystemInfo) -> Self {
+        let unknown = || "unknown".to_owned();
+        let option = |name: &str| info.security_options.iter().flatten().any(|option| option.contains(name));
+        let (filters_calls, user_namespace) = (option("seccomp"), option("userns") || option("rootless"));
+        let limits = [
+            ("memory", info.memory_limit),
+            ("swap", info.swap_limit),
+            ("processes", info.pids_limit),
+            ("cpu quota", info.cpu_cfs_quota),
+        ];
+        let mut runtimes: Vec<String> = info.runtimes.into_iter().flatten().map(|(name, _)| name).collect();
+        runtimes.sort();
+        Self {
+            version: info.server_version.unwrap_or_else(unknown),
+            cgroup: match info.cgroup_version {
+                Some(SystemInfoCgroupVersionEnum::_2) => "v2",
+                Some(SystemInfoCgroupVersionEnum::_1) => "v1",
+                _ => "unknown",
+            },
+            storage: info.driver.unwrap_or_else(unknown),
+            runtimes,
+            missing_limits: limits.into_iter().filter(|(_, held)| *held == Some(false)).map(|(name, _)| name).collect(),
+            filters_calls,
+            user_namespace,
+            memory_bytes: info.mem_total,
+            directory: info.docker_root_dir.unwrap_or_default(),
+        }
+    }
+}
 
 impl Docker {
     /// Runs a command as the agent's user and returns its exit code and its stdout and stderr together.
@@ -68,7 +118,7 @@ impl Docker {
     }
 
     /// What the engine says of itself.
-    pub async fn engine_info(&self) -> Result<SystemInfo, SandboxError> {
-        call(QUICK, self.engine.client.info()).await.map_err(|fault| fault.during("info"))
+    pub async fn engine_facts(&self) -> Result<EngineFacts, SandboxError> {
+        call(QUICK, self.engine.client.info()).await.map(EngineFacts::from).map_err(|fault| fault.during("info"))
     }
 }

@@ -195,7 +195,7 @@ fn files(spec: &SandboxSpec, recorded: &ContainerInspectResponse, inside: Option
 fn network(spec: &SandboxSpec, recorded: &ContainerInspectResponse, inside: Option<&Inside>) -> Row {
     let mode = recorded.host_config.as_ref().and_then(|host| host.network_mode.clone());
     let promised = match &spec.network {
-        Network::Isolated => crate::sandbox::docker::ISOLATED.to_owned(),
+        Network::Isolated => super::ISOLATED.to_owned(),
         other => other.to_string(),
     };
     let reach = inside.map(|inside| {
