@@ -34,6 +34,7 @@ pub struct Config {
     pub queue: String,
     pub slots: u32,
     pub parked: u32,
+    pub event_days: u32,
     pub metrics_addr: SocketAddr,
     pub lease_ttl: Span,
     pub isolated_subnet: String,

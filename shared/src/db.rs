@@ -9,6 +9,7 @@ pub mod checkpoints;
 pub mod claim;
 pub mod computers;
 pub mod end;
+pub mod event_days;
 pub mod events;
 pub mod fleet;
 pub mod fork;

@@ -236,6 +236,7 @@ async fn start(
         queues,
         slots: config.slots,
         parked: config.parked,
+        event_days: config.event_days,
         lease_ttl: config.lease_ttl.0,
         grace: run.grace.0,
         credentials: Credentials::new(&installation, std::env::vars()),

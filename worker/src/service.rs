@@ -32,6 +32,8 @@ pub struct Settings {
     pub slots: u32,
     /// Most computers that wait parked on this engine.
     pub parked: u32,
+    /// Days that events are kept; 0 keeps them all.
+    pub event_days: u32,
     pub lease_ttl: Duration,
     pub grace: Duration,
     pub credentials: Credentials,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use holdfast_shared::db::batches::abandoned::ABANDONED_AFTER;
+use holdfast_shared::db::event_days::EventDays;
 use tracing::{debug, info, warn};
 
 use crate::sandbox::Sandbox;
@@ -19,6 +20,7 @@ pub mod plan;
 const ORPHANS: Duration = Duration::from_millis(500);
 const UNUSED: Duration = Duration::from_secs(2);
 const UNKNOWN: Duration = Duration::from_secs(30);
+const DAYS: Duration = Duration::from_secs(3600);
 /// Retired computers that are read, and destroyed, at once.
 const BATCH: i64 = 32;
 const AT_ONCE: usize = 4;
@@ -48,6 +50,7 @@ pub async fn watch_orphans(worker: Arc<Worker>) {
 /// usage, ends abandoned loads.
 pub async fn keep_house(worker: Arc<Worker>) {
     let mut compared = Instant::now();
+    let mut turned: Option<Instant> = None;
     loop {
         tokio::select! {
             () = worker.stopped.cancelled() => return,
@@ -71,10 +74,23 @@ pub async fn keep_house(worker: Arc<Worker>) {
             Ok(turns) => info!(turns, "loads that nobody came back for were given up"),
             Err(error) => debug!(%error, "abandoned loads are not swept yet"),
         }
+        if turned.is_none_or(|at| at.elapsed() >= DAYS) {
+            turned = Some(Instant::now());
+            turn_event_days(&worker).await;
+        }
         if compared.elapsed() >= UNKNOWN {
             compared = Instant::now();
             compare(&worker).await;
         }
+    }
+}
+
+/// Makes the coming days of the events, and forgets those that are kept no longer.
+async fn turn_event_days(worker: &Worker) {
+    match worker.db.turn_event_days(worker.settings.event_days).await {
+        Ok(EventDays { forgotten: 0, .. }) => {}
+        Ok(EventDays { forgotten, .. }) => info!(days = forgotten, "events of old days are dropped"),
+        Err(error) => warn!(%error, "the coming days of the events are not made yet"),
     }
 }
 

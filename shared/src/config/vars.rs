@@ -38,6 +38,12 @@ pub const VARS: &[Var] = &[
         Some("32"),
         "computers that wait parked on one engine for their session's next turn, at most",
     ),
+    number(
+        "HOLDFAST_EVENT_DAYS",
+        "event_days",
+        Some("0"),
+        "days after which the events of runs are dropped, by the day they were stored; 0 keeps them",
+    ),
     number("HOLDFAST_SLOTS", "slots", Some("2"), "turns that one worker runs at a time"),
     text(
         "HOLDFAST_METRICS_ADDR",

@@ -33,6 +33,22 @@ impl Db {
         touched(done.rows_affected())
     }
 
+    /// What is left of the turn's time, which counts from the first start of its harness over all leases of the run.
+    /// `None` before it has started.
+    pub async fn time_left(&self, lease: &Lease) -> Result<Option<Duration>> {
+        let (left,): (Option<f64>,) = sqlx::query_as(
+            "select extract(epoch from deadline_at - clock_timestamp())::float8 from runs
+             where id = $1 and fence = $2 and lease_token = $3",
+        )
+        .bind(lease.run.0)
+        .bind(lease.fence.get() as i64)
+        .bind(lease.token.0)
+        .fetch_optional(self.pool())
+        .await?
+        .ok_or(DbError::LeaseLost)?;
+        Ok(left.map(|left| Duration::from_secs_f64(left.max(0.0))))
+    }
+
     /// The turn is being cancelled.
     pub async fn stopping(&self, lease: &Lease) -> Result<()> {
         let done = sqlx::query(

@@ -39,7 +39,11 @@ enum Seen {
 impl Drive {
     pub(super) async fn follow_harness(&mut self) -> Result<Option<TurnEvent>, Halt> {
         let since = Instant::now();
-        let limit = since + self.grant.policy.turn_timeout.0 + CLOCK_SLACK;
+        let mut left = self.grant.policy.turn_timeout.0;
+        if self.grant.taken_over {
+            left = fenced!(self, self.worker.db.time_left(self.lease())).unwrap_or(left);
+        }
+        let limit = since + left + CLOCK_SLACK;
         let worker = Arc::clone(&self.worker);
         let name = self.computer.name.clone();
         let mut gone = Box::pin(worker.sandbox.wait(&name));
