@@ -72,7 +72,7 @@ impl Global {
 #[derive(Subcommand)]
 pub enum Command {
     /// Submit one turn
-    Submit(submit::SubmitArgs),
+    Submit(Box<submit::SubmitArgs>),
     /// Submit files of turns, watch, cancel, retry and export them
     #[command(subcommand)]
     Batch(batch::BatchCommand),

@@ -26,7 +26,7 @@ pub async fn run(cli: Cli) -> Result<(), Stop> {
     };
     let context = Context::new(&cli.global)?;
     match cli.command {
-        Command::Submit(args) => submit::run(&context, args).await,
+        Command::Submit(args) => submit::run(&context, *args).await,
         Command::Batch(command) => batch::run(&context, command).await,
         Command::Run(command) => run::run(&context, command).await,
         Command::Dead(command) => dead::run(&context, command).await,

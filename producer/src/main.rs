@@ -12,6 +12,7 @@ mod cli;
 mod commands;
 mod context;
 mod export;
+mod inputs;
 mod outcome;
 mod printer;
 mod render;

@@ -41,6 +41,9 @@ pub struct Config {
     /// The static binary that the image holds; searched beside the worker where it is not set.
     pub runtime: Option<PathBuf>,
     pub cache_dir: Option<PathBuf>,
+    /// Comma-separated.
+    pub git_protocols: String,
+    pub git_credentials: Option<PathBuf>,
     pub database_connections: u32,
     pub store: StorePlace,
     pub store_keys: Hidden,
@@ -122,7 +125,16 @@ impl Config {
         if self.lease_ttl < Span::secs(2) || self.lease_ttl > Span::secs(3600) {
             return bad("HOLDFAST_LEASE_TTL", "must be between 2s and 1h");
         }
+        if let Some(other) = self.protocols().find(|name| !["https", "ssh", "http", "file"].contains(name)) {
+            let text = format!("`{other}` is none of https, ssh, http, file");
+            return bad("HOLDFAST_GIT_PROTOCOLS", &text);
+        }
         Ok(())
+    }
+
+    /// How repositories may be fetched.
+    pub fn protocols(&self) -> impl Iterator<Item = &str> {
+        self.git_protocols.split(',').map(str::trim).filter(|name| !name.is_empty())
     }
 }
 

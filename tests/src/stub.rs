@@ -19,6 +19,7 @@ pub mod fault;
 pub mod ledger;
 pub mod plan;
 mod responses;
+pub mod seen;
 pub mod server;
 pub mod task;
 pub mod wire;

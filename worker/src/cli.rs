@@ -18,6 +18,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::metrics::Metrics;
+use crate::repository::{self, RepositorySettings};
 use crate::sandbox::AnySandbox;
 use crate::sandbox::docker::Docker;
 use crate::service::{Settings, Worker};
@@ -241,6 +242,11 @@ async fn start(
         grace: run.grace.0,
         credentials: Credentials::new(&installation, std::env::vars()),
         installation,
+        repositories: RepositorySettings {
+            directory: repository::directory(&image::cache(config)),
+            protocols: config.protocols().map(str::to_owned).collect(),
+            credentials: config.git_credentials.clone(),
+        },
     };
     let (sender, orphans) = mpsc::channel(64);
     let keys = config.keys().map_err(|error| error.to_string())?;

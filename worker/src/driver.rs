@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use holdfast_protocol::input::Changes;
 use holdfast_protocol::message::EndReason;
 use holdfast_protocol::outcome::Outcome;
 use holdfast_protocol::{CheckpointId, FailureClass};
@@ -23,7 +24,9 @@ use crate::service::Worker;
 
 #[macro_use]
 mod halt;
+mod begin;
 mod budget;
+mod commands;
 mod computer;
 mod damage;
 mod follow;
@@ -34,6 +37,7 @@ mod save;
 mod schema;
 mod secrets;
 mod start;
+mod verify;
 
 pub use halt::Halt;
 use phases::Phases;
@@ -60,6 +64,10 @@ pub struct Drive {
     followed: bool,
     phases: Phases,
     purse: budget::Purse,
+    /// The harness of this run was started by an earlier lease.
+    run_is_there: bool,
+    /// Git's word on the turn.
+    changes: Option<Changes>,
 }
 
 impl Drive {
@@ -80,6 +88,8 @@ impl Drive {
             followed: false,
             phases,
             purse: budget::Purse::default(),
+            run_is_there: false,
+            changes: None,
             worker,
             identity,
             grant,
@@ -169,6 +179,7 @@ impl Drive {
         self.salvage(state, end.class).await;
         end.phases_ms = self.phases.json();
         end.outcome = end.outcome.or_else(|| self.outcome.as_ref().map(halt::outcome_json));
+        end.outcome = end.outcome.map(|outcome| self.with_changes(outcome));
         let next = fenced!(self, self.worker.db.fail(self.lease(), &self.grant.policy, self.grant.spent, &end));
         let burned = !end.class.before_model() && end.class != FailureClass::RateLimited;
         self.worker.metrics.run_ended(&self.grant.queue, state.name(), end.class.as_str(), burned);

@@ -11,6 +11,7 @@ pub mod image;
 pub mod metrics;
 pub mod parking;
 pub mod relay;
+pub mod repository;
 pub mod sandbox;
 pub mod service;
 pub mod slots;

@@ -23,6 +23,7 @@ use tracing::{Instrument, debug, info_span, warn};
 use crate::authority::Identity;
 use crate::metrics::Metrics;
 use crate::parking::Parking;
+use crate::repository::{Repositories, RepositorySettings};
 use crate::sandbox::{AnySandbox, Sandbox, SandboxError};
 
 /// How the worker was asked to run.
@@ -39,6 +40,7 @@ pub struct Settings {
     pub credentials: Credentials,
     /// The installation's short name: names of engines' queues are made of it.
     pub installation: String,
+    pub repositories: RepositorySettings,
 }
 
 /// What every task of the worker shares.
@@ -49,6 +51,7 @@ pub struct Worker {
     pub publisher: Publisher,
     pub parking: Parking,
     pub metrics: Metrics,
+    pub repositories: Repositories,
     pub settings: Settings,
     pub engine_id: String,
     host: String,
@@ -98,6 +101,7 @@ impl Worker {
             publisher,
             parking: Parking::default(),
             metrics,
+            repositories: Repositories::new(settings.repositories.clone()),
             settings,
             engine_id,
             host: hostname(),

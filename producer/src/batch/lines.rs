@@ -5,6 +5,8 @@ use holdfast_shared::domain::problem::unknown;
 use holdfast_shared::domain::schedule::{Priority, Schedule};
 use serde_json::{Map, Value};
 
+use crate::inputs::InputArgs;
+use crate::inputs::fields::take;
 use crate::schedule;
 
 pub(super) const FIELDS: &[&str] = &[
@@ -21,6 +23,14 @@ pub(super) const FIELDS: &[&str] = &[
     "delay",
     "max_cost_usd",
     "max_tokens",
+    "files",
+    "images",
+    "repo",
+    "ref",
+    "setup",
+    "require_changes",
+    "verify",
+    "verify_timeout",
 ];
 
 /// What a line says.
@@ -35,6 +45,8 @@ pub struct Line {
     pub priority: Option<Priority>,
     pub schedule: Schedule,
     pub budget: Budget,
+    /// What goes in beside the prompt; paths are relative to the batch file.
+    pub inputs: InputArgs,
 }
 
 impl Line {
@@ -43,8 +55,9 @@ impl Line {
         let value: Value = serde_json::from_slice(text).map_err(|error| format!("not JSON: {error}"))?;
         let Value::Object(mut fields) = value else { return Err("must be a JSON object".to_owned()) };
         let mut wrong = Vec::new();
-        let unknown_fields = fields.keys().filter(|name| !FIELDS.contains(&name.as_str()));
-        wrong.extend(unknown_fields.map(|name| unknown("field", name, FIELDS.iter().copied())));
+        let known = || FIELDS.iter().copied();
+        let unknown_fields = fields.keys().filter(|name| !known().any(|known| known == name.as_str()));
+        wrong.extend(unknown_fields.map(|name| unknown("field", name, known())));
         let prompt = text_field(&mut fields, "prompt", &mut wrong);
         if prompt.is_none() && !wrong.iter().any(|text| text.starts_with("`prompt`")) {
             wrong.push("`prompt` is missing".to_owned());
@@ -66,6 +79,7 @@ impl Line {
             priority: schedule::line_priority(&mut fields, &mut wrong),
             schedule: schedule::line_schedule(&mut fields, &mut wrong),
             budget: budget(&mut fields, &mut wrong),
+            inputs: take(&mut fields, &mut wrong),
         };
         if wrong.is_empty() { Ok(line) } else { Err(wrong.join("; ")) }
     }

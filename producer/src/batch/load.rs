@@ -8,6 +8,7 @@ use holdfast_protocol::BatchId;
 use holdfast_shared::db::Db;
 use holdfast_shared::db::batches::load::{CHUNK, Loaded};
 use holdfast_shared::db::submit::{NewTurn, SubmitError, Wish};
+use holdfast_shared::domain::input::TurnInputs;
 use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use tokio::time::sleep;
 
@@ -22,7 +23,7 @@ const CHUNK_BYTES: usize = 4 << 20;
 const TRIES: u32 = 5;
 
 /// The turn that a line asks for.
-pub fn turn(namespace: &str, batch: &str, number: u64, line: Line, wish: Wish) -> NewTurn {
+pub fn turn(namespace: &str, batch: &str, number: u64, line: Line, wish: Wish, inputs: TurnInputs) -> NewTurn {
     NewTurn {
         namespace: namespace.to_owned(),
         session_given: line.session.is_some(),
@@ -31,7 +32,7 @@ pub fn turn(namespace: &str, batch: &str, number: u64, line: Line, wish: Wish) -
         prompt: line.prompt,
         metadata: line.metadata,
         key: Some(line.key.unwrap_or_else(|| format!("batch:{batch}:{number}"))),
-        inputs: Default::default(),
+        inputs,
         priority: line.priority.unwrap_or_default().number(),
         schedule: line.schedule,
         budget: line.budget,
@@ -80,10 +81,14 @@ pub async fn load(
     let bar = bar(spool.lines);
     let mut loaded = Loaded::default();
     let mut chunks = Chunks::new(context, spool, name)?;
+    let mut files = spool.files();
     while let Some(chunk) = chunks.next()? {
         let read = chunk.len() as u64;
         let turns: Vec<NewTurn> =
             chunk.into_iter().filter(|(number, _)| !skipped.contains(number)).map(|(_, turn)| turn).collect();
+        for turn in &turns {
+            files.store(db, context.namespace(), &turn.inputs).await?;
+        }
         let done = send(db, batch, &turns).await?;
         loaded.inserted += done.inserted;
         loaded.repeated += done.repeated;
@@ -127,7 +132,8 @@ impl<'a> Chunks<'a> {
             let (number, line) = line?;
             bytes += line.prompt.len();
             let wish = self.spool.wish(&line).ok_or_else(|| Stop::failed("a line changed after it was checked"))?;
-            chunk.push((number, turn(self.namespace, self.name, number, line, wish)));
+            let inputs = self.spool.inputs(number);
+            chunk.push((number, turn(self.namespace, self.name, number, line, wish, inputs)));
         }
         Ok((!chunk.is_empty()).then_some(chunk))
     }

@@ -4,14 +4,18 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::Path;
 
 use holdfast_shared::db::submit::Wish;
+use holdfast_shared::domain::input::TurnInputs;
+use holdfast_shared::domain::repository::Repository;
 use holdfast_shared::domain::sandbox::hex;
 use sha2::{Digest, Sha256};
 
 use super::lines::Line;
 use super::source::{Format, Source};
 use crate::context::Context;
+use crate::inputs::Files;
 use crate::resolve;
 use crate::schedule::LineDefaults;
 use crate::stop::{Code, Stop};
@@ -35,17 +39,43 @@ pub struct Wishes {
     known: HashMap<(Option<String>, String), Result<Wish, String>>,
     max_depth: HashMap<String, u64>,
     defaults: LineDefaults,
+    /// The repository of each agent.
+    repositories: HashMap<String, Option<Repository>>,
+    files: Files,
+    /// Of the lines that have any, by their numbers.
+    inputs: HashMap<u64, TurnInputs>,
 }
 
 impl Wishes {
-    pub fn new(agent: Option<String>, queue: String) -> Self {
-        Self { agent, queue, known: HashMap::new(), max_depth: HashMap::new(), defaults: LineDefaults::default() }
+    /// `base` is where the relative paths of the lines begin.
+    pub fn new(agent: Option<String>, queue: String, base: &Path) -> Self {
+        Self {
+            agent,
+            queue,
+            known: HashMap::new(),
+            max_depth: HashMap::new(),
+            defaults: LineDefaults::default(),
+            repositories: HashMap::new(),
+            files: Files::beside(base),
+            inputs: HashMap::new(),
+        }
     }
 
     /// What lines get that do not say otherwise.
     pub fn otherwise(mut self, defaults: LineDefaults) -> Self {
         self.defaults = defaults;
         self
+    }
+
+    /// Reads what goes into a line's turn, and keeps it for the load.
+    fn inputs_of(&mut self, number: u64, line: &Line, wish: &Wish) -> Result<TurnInputs, String> {
+        if line.inputs.is_empty() {
+            return Ok(TurnInputs::default());
+        }
+        let repository = self.repositories.get(&wish.agent).and_then(Option::as_ref);
+        let inputs = self.files.inputs(&line.inputs, repository)?;
+        self.inputs.insert(number, inputs.clone());
+        Ok(inputs)
     }
 
     async fn of(&mut self, context: &Context, line: &Line) -> Result<Result<Wish, String>, Stop> {
@@ -74,6 +104,7 @@ impl Wishes {
         };
         let queue = resolve::queue(context, &key.1).await?;
         self.max_depth.insert(queue.name.clone(), queue.policy.max_depth);
+        self.repositories.insert(agent.name.clone(), agent.spec.start.repository.clone());
         Ok(resolve::wish(&agent, &queue))
     }
 }
@@ -113,6 +144,16 @@ impl Spool {
         }
         let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
         Ok(Self { file, digest: hex(&hash.finalize()), lines, bad, queues, wishes })
+    }
+
+    /// What goes into the turn of a line that has been checked.
+    pub fn inputs(&self, number: u64) -> TurnInputs {
+        self.wishes.inputs.get(&number).cloned().unwrap_or_default()
+    }
+
+    /// The files of all lines.
+    pub fn files(&self) -> Files {
+        self.wishes.files.clone()
     }
 
     pub fn max_depth(&self, queue: &str) -> u64 {
@@ -164,7 +205,11 @@ async fn check(
         Ok(wish) => wish,
         Err(why) => return Ok(Err(why)),
     };
-    let turn = super::load::turn(context.namespace(), "x", number, line, wish.clone());
+    let inputs = match wishes.inputs_of(number, &line, &wish) {
+        Ok(inputs) => inputs,
+        Err(why) => return Ok(Err(why)),
+    };
+    let turn = super::load::turn(context.namespace(), "x", number, line, wish.clone(), inputs);
     Ok(match turn.problem() {
         Some(why) => Err(why),
         None => Ok(wish),

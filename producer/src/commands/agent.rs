@@ -1,7 +1,9 @@
 //! `holdfast agent`: applies agents files and shows what is in force. A file is applied whole or not at all.
 
+use std::path::Path;
+
 use clap::Subcommand;
-use holdfast_shared::domain::agent::{AgentSpec, read_agents};
+use holdfast_shared::domain::agent::{AgentSpec, read_agents_with};
 use serde_json::{Value, json};
 
 use super::read_file;
@@ -45,7 +47,10 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<(), Stop> {
 }
 
 async fn apply(context: &Context, file: &str) -> Result<(), Stop> {
-    let agents = read_agents(file, &read_file(file)?)?;
+    let base = Path::new(file).parent().unwrap_or(Path::new(""));
+    let load =
+        |path: &str| std::fs::read_to_string(base.join(path)).map_err(|error| format!("cannot read `{path}`: {error}"));
+    let agents = read_agents_with(file, &read_file(file)?, &load)?;
     let applied = context.db().await?.apply_agents(context.namespace(), &agents).await?;
     let rows = agents.iter().map(|(name, _)| name.as_str()).zip(applied);
     super::queue::print_applied(context, "agent", "version", rows);
@@ -116,6 +121,8 @@ fn without_empty(value: Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_shared::domain::agent::read_agents;
+
     use super::*;
 
     #[test]

@@ -8,6 +8,7 @@ use holdfast_shared::db::views::{Ends, RunView, TurnFilter, TurnView};
 use holdfast_shared::domain::problem::unknown;
 use serde_json::json;
 
+use self::around::Around;
 use super::retry::{self, Filter};
 use crate::answer::Answer;
 use crate::context::Context;
@@ -19,6 +20,8 @@ use crate::table::{Rows, coloured, or_dash};
 use crate::text;
 use crate::watch::attached;
 use crate::watch::turn::{Show, Until, follow};
+
+pub mod around;
 
 const STATES: &[&str] =
     &["queued", "starting", "running", "saving", "stopping", "succeeded", "failed", "dead", "cancelled"];
@@ -147,12 +150,15 @@ pub async fn history(context: &Context, turn: TurnId) -> Result<(), Stop> {
     let db = context.db().await?;
     let view = db.turn(turn).await?.ok_or_else(|| Stop::bad(format!("unknown turn `{turn}`")))?;
     let runs = db.runs_of(turn).await?;
+    let around = Around::read(db, turn, view.session_id.map(SessionId), &runs).await?;
     if context.json {
         let mut json = serde_json::to_value(&view).unwrap_or_default();
         let answer = Answer::new(&view, &runs);
         json["result"] = json!(answer.result);
         json["structured_output"] = json!(answer.structured_output);
         json["run_list"] = json!(runs);
+        let around = serde_json::to_value(&around).unwrap_or_default();
+        json.as_object_mut().into_iter().for_each(|all| all.extend(around.as_object().cloned().unwrap_or_default()));
         printer::json(&json);
         return Ok(());
     }
@@ -181,7 +187,11 @@ pub async fn history(context: &Context, turn: TurnId) -> Result<(), Stop> {
     if let Some(run) = runs.last() {
         lines.extend(outcome::facts(run).iter().map(|(name, value)| field(name, value)));
     }
+    lines.extend(around.lines(&runs).iter().map(|(name, value)| field(name, value)));
     printer::line(lines.join("\n"));
+    if let Some(output) = around.failed_output() {
+        printer::line(format!("\n{output}"));
+    }
     if !runs.is_empty() {
         printer::line(format!("\n{}", run_table(&runs).text()));
     }

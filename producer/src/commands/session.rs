@@ -7,6 +7,7 @@ use holdfast_shared::db::scheduling::Released;
 use holdfast_shared::db::views::SessionView;
 use serde_json::json;
 
+use super::run::around;
 use crate::batch::report::changes;
 use crate::context::Context;
 use crate::printer;
@@ -92,8 +93,14 @@ async fn list(context: &Context, limit: i64) -> Result<(), Stop> {
 
 async fn show(context: &Context, name: &str) -> Result<(), Stop> {
     let session = resolve::session(context, name).await?;
+    let db = context.db().await?;
+    let (begun, setup) =
+        (db.session_repository(SessionId(session.id)).await?, db.setup_of(SessionId(session.id)).await?);
     if context.json {
-        printer::json(&session);
+        let mut json = serde_json::to_value(&session).unwrap_or_default();
+        json["repository"] = serde_json::json!(begun);
+        json["setup"] = serde_json::json!(setup);
+        printer::json(&json);
         return Ok(());
     }
     let recovery_point = session.recovery_point.map(holdfast_protocol::CheckpointId);
@@ -112,8 +119,11 @@ async fn show(context: &Context, name: &str) -> Result<(), Stop> {
             }),
         ),
     ];
-    let lines = lines.map(|(name, value)| format!("{name:<10} {value}"));
-    printer::line(lines.join("\n"));
+    let begun = begun.map(|begun| ("repository", around::begun(&begun)));
+    let ran = setup.iter().map(|command| ("ran", around::command_line(command)));
+    let lines = lines.into_iter().chain(begun).chain(ran).map(|(name, value)| format!("{name:<10} {value}"));
+    printer::line(lines.collect::<Vec<_>>().join("\n"));
+    setup.iter().for_each(|command| printer::line(format!("\n{}", around::output(command))));
     Ok(())
 }
 

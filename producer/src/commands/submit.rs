@@ -1,6 +1,8 @@
 //! `holdfast submit`: accepts one turn in one transaction, then sends its wake-up. Killed before the commit nothing was
 //! accepted; killed after it the turn runs, and the same `--key` answers with it.
 
+use std::path::Path;
+
 use clap::Args;
 use holdfast_protocol::RunId;
 use holdfast_shared::db::catalog::AgentRow;
@@ -10,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::budget::BudgetArgs;
 use crate::context::Context;
+use crate::inputs::{Files, InputArgs};
 use crate::printer;
 use crate::resolve;
 use crate::schedule::ScheduleArgs;
@@ -23,7 +26,10 @@ use crate::watch::turn::{Show, Until, follow};
     holdfast submit --agent coder \"Write hello.py that prints hello and run it.\" --follow\n  \
     holdfast submit --session s1 \"Now add tests.\" --wait --json\n  \
     git diff | holdfast submit --agent reviewer --key review-4711 - --max-cost-usd 0.50\n  \
-    holdfast submit --agent coder --priority low --delay 2h --concurrency-key repo-x \"Update the dependencies.\"")]
+    holdfast submit --agent coder --priority low --delay 2h --concurrency-key repo-x \"Update the dependencies.\"\n  \
+    holdfast submit --agent coder --file data.csv --image sketch.png \"Plot the data as in the sketch.\"\n  \
+    holdfast submit --agent coder --repo https://example.com/app.git --ref main \\\n      \
+    --setup \"make deps\" --verify \"make test\" --require-changes \"Fix the failing test.\"")]
 pub struct SubmitArgs {
     /// What the agent is to do, `-` for stdin
     prompt: String,
@@ -44,6 +50,8 @@ pub struct SubmitArgs {
     /// JSON to keep with the turn
     #[arg(long, value_name = "JSON")]
     metadata: Option<String>,
+    #[command(flatten)]
+    inputs: InputArgs,
     /// Show what the agent does until the turn ends
     #[arg(short, long)]
     follow: bool,
@@ -64,13 +72,17 @@ pub async fn run(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
         None => resolve::default_agent(context, args.session.as_deref()).await?,
     };
     let queue = resolve::queue(context, args.queue.as_ref().unwrap_or(&context.config.queue)).await?;
-    let turn = new_turn(context, &args, &agent, &queue)?;
+    let mut files = Files::beside(Path::new(""));
+    let mut turn = new_turn(context, &args, &agent, &queue)?;
+    turn.inputs = files.inputs(&args.inputs, agent.spec.start.repository.as_ref()).map_err(Stop::bad)?;
+    only_at_the_beginning(context, &turn).await?;
     if let Some(problem) = turn.problem() {
         return Err(Stop::bad(problem));
     }
     if db.accepted_before(&turn).await?.is_none() {
         db.check_depth(&queue.name, 1, queue.policy.max_depth).await?;
     }
+    files.store(db, context.namespace(), &turn.inputs).await?;
     let accepted = db.submit_turn(&turn).await?;
     wake::turn(context, &queue.name, &accepted).await?;
 
@@ -140,6 +152,19 @@ fn new_turn(
         inputs: Default::default(),
         budget: args.budget.into(),
     })
+}
+
+/// A repository and setup commands are the beginning of a workspace: later they would do nothing, so they are refused.
+async fn only_at_the_beginning(context: &Context, turn: &NewTurn) -> Result<(), Stop> {
+    if turn.inputs.repository.is_none() && turn.inputs.setup.is_empty() || !turn.session_given {
+        return Ok(());
+    }
+    let known = context.db().await?.session(context.namespace(), &turn.session).await?;
+    match known.filter(|session| session.recovery_point.is_some()) {
+        None => Ok(()),
+        Some(_) => Err(Stop::bad(format!("session `{}` has a workspace already", turn.session))
+            .hint("--repo, --ref and --setup make the beginning of a session; name a new one")),
+    }
 }
 
 /// A name for a session that nobody named.

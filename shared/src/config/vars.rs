@@ -84,6 +84,18 @@ pub const VARS: &[Var] = &[
         Some("50"),
         "checkpoints kept of each session whose agent does not say; 0 keeps all",
     ),
+    text(
+        "HOLDFAST_GIT_PROTOCOLS",
+        "git_protocols",
+        Some("https,ssh"),
+        "how a worker may fetch repositories: some of https, ssh, http, file",
+    ),
+    text(
+        "HOLDFAST_GIT_CREDENTIALS",
+        "git_credentials",
+        None,
+        "the directory of the files that `credentials.file` of a repository names",
+    ),
     number(
         "HOLDFAST_DATABASE_CONNECTIONS",
         "database_connections",

@@ -121,11 +121,11 @@ impl Db {
         Ok(row.and_then(|(pinned,)| pinned).map(|pinned| pinned.0))
     }
 
-    /// Records the commit that the session begins with. The first one stays: retries begin at the same commit.
+    /// Records the commit that the session begins with, as long as nothing of the session is saved.
     pub async fn pin_repository(&self, lease: &Lease, pinned: &PinnedRepository) -> Result<()> {
         let mut tx = self.pool().begin().await?;
         lock_lease(&mut tx, lease).await?;
-        sqlx::query("update sessions set repository = $2 where id = $1 and repository is null")
+        sqlx::query("update sessions set repository = $2 where id = $1 and recovery_point is null")
             .bind(lease.session.0)
             .bind(Json(pinned))
             .execute(&mut *tx)

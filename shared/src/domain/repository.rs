@@ -43,6 +43,9 @@ pub struct PinnedRepository {
     pub repository: Repository,
     /// The whole commit id: retries of the first turn begin at the same one.
     pub commit: String,
+    /// The branch that was checked out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
 }
 
 /// How git reaches a repository.

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Mutex;
 
 use serde::Serialize;
+use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::watch;
 
 use super::fault::{Directive, Fault};
+use super::seen::Seen;
 
 /// Everything counted since the start or the last reset.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
@@ -56,18 +58,29 @@ struct State {
 /// The counts and the switches.
 pub struct Ledger {
     state: Mutex<State>,
+    seen: Mutex<Seen>,
     released: watch::Sender<u64>,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { state: Mutex::default(), released: watch::Sender::new(0) }
+        Self { state: Mutex::default(), seen: Mutex::default(), released: watch::Sender::new(0) }
     }
 }
 
 impl Ledger {
     pub fn requests(&self) -> Requests {
         self.state().requests.clone()
+    }
+
+    /// What was in the requests.
+    pub fn seen(&self) -> Seen {
+        self.seen.lock().expect("never poisoned: no panic while it is held").clone()
+    }
+
+    /// Keeps what a request holds.
+    pub fn see(&self, request: &Value) {
+        self.seen.lock().expect("never poisoned: no panic while it is held").add(request);
     }
 
     /// Model calls of one conversation, by the CLI's session id.

@@ -83,6 +83,7 @@ async fn messages(State(ledger): State<Arc<Ledger>>, headers: HeaderMap, body: B
         Ok(request) => request,
         Err(problem) => return error(400, &format!("the body is not JSON: {problem}"), None),
     };
+    ledger.see(&request);
     let call = read(&headers, credential, &request, body.len());
     let mut releases = ledger.releases();
     let fault = ledger.asked(call.asked.clone(), &call.directives);

@@ -14,6 +14,7 @@ mod flow;
 mod harness_settings;
 mod history;
 mod image;
+mod inputs;
 mod layout;
 mod lease;
 mod matrix;

@@ -108,7 +108,8 @@ fn beside() -> Option<PathBuf> {
     path.is_file().then_some(path)
 }
 
-fn cache(config: &Config) -> PathBuf {
+/// Where the worker keeps what it has fetched.
+pub(super) fn cache(config: &Config) -> PathBuf {
     config.cache_dir.clone().unwrap_or_else(|| {
         let home = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         home("XDG_CACHE_HOME")

@@ -123,7 +123,7 @@ impl Drive {
     }
 
     pub(super) async fn restore(&mut self) -> Result<(), Halt> {
-        let Some(point) = self.grant.recovery_point else { return Ok(()) };
+        let Some(point) = self.grant.recovery_point else { return self.begin().await };
         let since = Instant::now();
         let channel = self.channel()?;
         let restored = transfer::restore(
@@ -178,6 +178,7 @@ impl Drive {
         let status = self.open().await?;
         self.phases.add("computer", since);
         let ours = status.run.as_ref().is_some_and(|run| run.run == self.lease().run);
+        self.run_is_there = ours;
         debug!(?status, ours, "re-attached");
         let recovery_point = self.grant.recovery_point.map(|point| point.checkpoint);
         let ready = ours || (status.stands_at.is_some() && status.stands_at == recovery_point);

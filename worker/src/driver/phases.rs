@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-/// Names in use: queue_wait, claim, computer, restore, start, harness, stage, capture, commit.
+/// Names in use: queue_wait, claim, computer, restore, fetch, begin, inputs, start, harness, verify, stage, capture,
+/// commit.
 #[derive(Clone, Default, Debug)]
 pub struct Phases {
     ms: BTreeMap<&'static str, f64>,

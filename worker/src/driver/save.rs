@@ -53,6 +53,7 @@ impl Drive {
     }
 
     pub(super) async fn capture(&mut self) -> Result<Option<TurnEvent>, Halt> {
+        self.check().await?;
         let since = Instant::now();
         let native =
             self.outcome.as_ref().and_then(|outcome| outcome.native_conversation.clone()).ok_or_else(|| {
@@ -103,7 +104,8 @@ impl Drive {
             debug!(computer = %self.computer.name, %why, "every file was read");
         }
         self.worker.metrics.captured(report.stats.bytes, report.sent_bytes, report.stored_bytes);
-        let stats = clean_json(serde_json::to_value(&report.stats).unwrap_or(Value::Null));
+        self.require_changes(&report.stats)?;
+        let stats = self.with_changes(clean_json(serde_json::to_value(&report.stats).unwrap_or(Value::Null)));
         let parent = self.grant.recovery_point.map(|point| point.checkpoint);
         let row = StagedCheckpoint {
             checkpoint,

@@ -17,6 +17,7 @@ impl Drive {
         if self.identity.is_cancelled(self.lease().turn) {
             return Ok(Some(TurnEvent::CancelRequested));
         }
+        self.stage_inputs().await?;
         let since = Instant::now();
         let channel = self.channel()?;
         let secrets = secrets::resolve(&self.grant.agent);

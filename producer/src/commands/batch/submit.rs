@@ -1,6 +1,8 @@
 //! `holdfast batch submit`: checks a file as a whole, then loads it in chunks and opens it. Killed before it is open
 //! nothing of it runs; the same file under the same name goes on where it ended.
 
+use std::path::Path;
+
 use clap::Args;
 use holdfast_protocol::{BatchId, RunId};
 use holdfast_shared::db::Db;
@@ -59,7 +61,8 @@ pub struct SubmitArgs {
 pub async fn submit(context: &Context, args: SubmitArgs) -> Result<(), Stop> {
     let db = context.db().await?;
     let queue = args.queue.clone().unwrap_or_else(|| context.config.queue.clone());
-    let wishes = Wishes::new(args.agent.clone(), queue).otherwise(args.schedule.read());
+    let base = Path::new(&args.file).parent().unwrap_or(Path::new(""));
+    let wishes = Wishes::new(args.agent.clone(), queue, base).otherwise(args.schedule.read());
     let format = args.format.unwrap_or_else(|| Format::of(&args.file));
     let mut spool = match args.file.as_str() {
         "-" => Spool::read(context, std::io::stdin(), format, wishes).await?,

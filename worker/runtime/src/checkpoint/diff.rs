@@ -55,6 +55,10 @@ impl Diff<'_> {
 
     fn entries(&mut self, old: Option<&Entry>, new: Option<&Entry>) {
         let Some(entry) = new.or(old) else { return };
+        // What was staged for a turn is nobody's change.
+        if self.path.is_empty() && entry.name == OWN_DIR.as_bytes() {
+            return;
+        }
         let length = self.path.len();
         if length > 0 {
             self.path.push(b'/');
@@ -98,10 +102,9 @@ impl Diff<'_> {
     }
 }
 
-/// False for what git keeps for itself and for what was staged for a turn.
+/// False for what git keeps for itself.
 fn is_work(path: &[u8]) -> bool {
-    let mut names = path.split(|byte| *byte == b'/');
-    !path.split(|byte| *byte == b'/').any(|name| name == b".git") && names.next() != Some(OWN_DIR.as_bytes())
+    !path.split(|byte| *byte == b'/').any(|name| name == b".git")
 }
 
 fn dir(entry: &Entry) -> Option<DirRef<'_>> {
