@@ -218,7 +218,7 @@ mod tests {
         let example = include_str!("../../../../deploy/examples/queues.toml");
         assert_eq!(read_queues("queues.toml", example).expect("the example is read").len(), 1);
         let agents = include_str!("../../../../deploy/examples/agents.toml");
-        assert_eq!(super::super::super::agent::read_agents("agents.toml", agents).expect("read").len(), 2);
+        assert_eq!(super::super::super::agent::read_agents("agents.toml", agents).expect("read").len(), 3);
     }
 
     #[test]
