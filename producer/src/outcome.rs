@@ -1,5 +1,6 @@
 //! How a run ended, as a person reads it: what the harness's process did, what it used, what was kept of it. Pure.
 
+use holdfast_protocol::message::{CaptureStats, Reading};
 use holdfast_protocol::outcome::{ModelUsage, Outcome};
 use holdfast_shared::db::views::RunView;
 
@@ -29,6 +30,7 @@ pub fn facts(run: &RunView) -> Vec<(&'static str, String)> {
     if let Some(native) = native(run) {
         facts.push(("native", native));
     }
+    facts.extend(saved(run));
     let stderr: Vec<&str> = outcome.stderr_tail.lines().filter(|line| !line.trim().is_empty()).collect();
     let shown = &stderr[stderr.len().saturating_sub(STDERR_LINES)..];
     facts.extend(shown.iter().map(|line| ("stderr", text::one_line(line, WIDTH))));
@@ -74,6 +76,33 @@ fn native(run: &RunView) -> Option<String> {
     let stats = run.stats.as_ref()?;
     let (files, bytes) = (stats["native_files"].as_u64()?, stats["native_bytes"].as_u64()?);
     Some(format!("{conversation}: {} in {}", text::bytes(bytes), text::count(files, "file")))
+}
+
+/// What the checkpoint holds, how much of it had to be read, and what was left out.
+fn saved(run: &RunView) -> Vec<(&'static str, String)> {
+    let Some(stats) = run.stats.clone().and_then(|json| serde_json::from_value::<CaptureStats>(json).ok()) else {
+        return Vec::new();
+    };
+    let how = match &stats.reading {
+        Reading::First => "all read: the computer's first capture".to_owned(),
+        Reading::Changed => format!("{} read", text::count(stats.read_files, "file")),
+        Reading::Everything { why } => format!("all read: {}", text::one_line(why, WIDTH)),
+    };
+    let held = format!("{}, {} ({how})", text::count(stats.files, "file"), text::bytes(stats.bytes));
+    let mut facts = vec![("saved", held)];
+    let mut left = Vec::new();
+    if stats.excluded > 0 {
+        let named: Vec<String> = stats.excluded_paths.iter().take(3).map(|path| text::one_line(path, 60)).collect();
+        let more = if stats.excluded > named.len() as u64 { ", …" } else { "" };
+        left.push(format!("{} excluded ({}{more})", stats.excluded, named.join(", ")));
+    }
+    if stats.skipped > 0 {
+        left.push(format!("{} of sockets, FIFOs and devices", stats.skipped));
+    }
+    if !left.is_empty() {
+        facts.push(("left out", left.join("; ")));
+    }
+    facts
 }
 
 /// Four digits, so that a cheap call is not free.
@@ -127,6 +156,51 @@ mod tests {
         }
     }
 
+    fn good(usage: Vec<ModelUsage>) -> Outcome {
+        Outcome {
+            failure: None,
+            native_conversation: Some("c1".to_owned()),
+            result: "done".to_owned(),
+            structured_output: Some(r#"{"name":"ada"}"#.to_owned()),
+            exit_code: Some(0),
+            signal: None,
+            stderr_tail: String::new(),
+            results: 1,
+            model_calls: 2,
+            turns: 2,
+            usage,
+            cost_usd: Some(0.129_951),
+            duration_ms: 1_440,
+            exit_ms: 90,
+        }
+    }
+
+    #[test]
+    fn what_was_saved_and_left_out_is_told() {
+        let mut run = run(&good(vec![]));
+        let stats = CaptureStats {
+            files: 1200,
+            bytes: 3_400_000,
+            reading: Reading::Changed,
+            read_files: 1,
+            excluded: 5,
+            excluded_paths: ["node_modules", ".env", "a", "b", "c"].map(str::to_owned).into(),
+            skipped: 2,
+            ..CaptureStats::default()
+        };
+        run.stats = serde_json::to_value(&stats).ok();
+        assert_eq!(
+            saved(&run),
+            [
+                ("saved", "1200 files, 3.4 MB (1 file read)".to_owned()),
+                ("left out", "5 excluded (node_modules, .env, a, …); 2 of sockets, FIFOs and devices".to_owned()),
+            ]
+        );
+        let why = "the listener is gone".to_owned();
+        run.stats = serde_json::to_value(CaptureStats { reading: Reading::Everything { why }, ..stats }).ok();
+        assert_eq!(saved(&run)[0].1, "1200 files, 3.4 MB (all read: the listener is gone)");
+    }
+
     fn shown(outcome: &Outcome) -> String {
         facts(&run(outcome)).iter().map(|(name, value)| format!("{name:<8} {value}\n")).collect()
     }
@@ -141,22 +215,7 @@ mod tests {
             cost_usd: Some(0.129_951),
             ..ModelUsage::default()
         };
-        let good = Outcome {
-            failure: None,
-            native_conversation: Some("c1".to_owned()),
-            result: "done".to_owned(),
-            structured_output: Some(r#"{"name":"ada"}"#.to_owned()),
-            exit_code: Some(0),
-            signal: None,
-            stderr_tail: String::new(),
-            results: 1,
-            model_calls: 2,
-            turns: 2,
-            usage: vec![usage],
-            cost_usd: Some(0.129_951),
-            duration_ms: 1_440,
-            exit_ms: 90,
-        };
+        let good = good(vec![usage]);
         let limited = Failure {
             class: FailureClass::RateLimited,
             message: "slow down".to_owned(),

@@ -203,9 +203,11 @@ impl Db {
                  and not (liveness_key is not null and incarnation = $3
                           and pg_try_advisory_xact_lock_shared(liveness_key))),
              b as (
+                 -- What a killed worker was parking belongs to nobody else any more: everybody else is gone.
                  update sandbox_bindings set warm_at_checkpoint = null, warm_until = null, condemned = true,
-                        updated_at = clock_timestamp()
-                 where engine_id = $2 and state = 'free' and not condemned and computer_name is not null
+                        updated_at = clock_timestamp(), state = 'free', lease_token = null, worker_id = null,
+                        fence = fence + case when state = 'parking' then 1 else 0 end
+                 where engine_id = $2 and state in ('free', 'parking') and not condemned and computer_name is not null
                    and not exists (select from others)
                  returning computer_name, engine_id, provider, session_id, generation)
              insert into retired_computers (computer_name, engine_id, provider, session_id, generation, reason)

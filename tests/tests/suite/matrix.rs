@@ -145,3 +145,17 @@ macro_rules! matrix {
 }
 
 matrix!(claude, scripted, command);
+
+mod codex {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn goes_on_warm_cold_and_elsewhere() {
+        goes_on(columns::codex()).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn ends_by_cancel_time_silence_and_memory() {
+        ends(columns::codex()).await;
+    }
+}

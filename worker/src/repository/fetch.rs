@@ -131,7 +131,11 @@ async fn make(git: &Git, repository: &Repository, tip: &Tip, temporary: &Path) -
             run(vec!["config", &format!("branch.{branch}.remote"), "origin"]).await?;
             run(vec!["config", &format!("branch.{branch}.merge"), &format!("refs/heads/{branch}")]).await?;
         }
-        None => drop(run(vec!["update-ref", "--no-deref", "HEAD", commit]).await?),
+        None => {
+            run(vec!["update-ref", "--no-deref", "HEAD", commit]).await?;
+            // Only files travel, and git takes a directory without `refs` for no repository: one ref stays in it.
+            run(vec!["update-ref", "refs/holdfast/start", commit]).await?;
+        }
     }
     run(vec!["update-ref", "-d", "refs/holdfast/tip"]).await?;
     run(vec!["config", "remote.origin.url", &repository.url]).await?;

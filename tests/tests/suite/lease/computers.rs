@@ -70,6 +70,32 @@ async fn a_parking_of_a_dead_worker_is_freed_and_its_computer_retired() {
     test.drop().await;
 }
 
+/// The wrong outcome: the computer that a worker was parking when it was killed stays on an engine that nobody tends.
+#[tokio::test]
+async fn the_last_worker_takes_along_what_a_killed_one_was_parking() {
+    let test = TestDb::create().await;
+    let db = &test.db;
+    catalog(db, policy()).await;
+    let (mut w1, w2) = (TestWorker::start(db, "e1").await, TestWorker::start(db, "e1").await);
+    let first = w1.granted(db, submit(db, "s", "one").await).await;
+    let publication = stage(db, &first).await;
+    db.commit(&first.lease, &publication).await.unwrap();
+    let incarnation = w2.who.incarnation.as_deref();
+    let leave = || db.retire_parked_of_last_worker(w2.who.worker, "e1", incarnation);
+    assert_eq!(leave().await.unwrap(), 0, "the other one lives, and parks it itself");
+    w1.die(db).await;
+    assert_eq!(leave().await.unwrap(), 1);
+    assert_eq!(db.retired("e1", 10).await.unwrap()[0].computer_name, first.computer.name);
+    for _ in 0..2 {
+        let left: (String, i64, bool) =
+            sqlx::query_as("select state, fence, condemned from sandbox_bindings").fetch_one(db.pool()).await.unwrap();
+        assert_eq!(left, ("free".to_owned(), 2, true));
+        // Whoever was parking it has no say any more.
+        let _ = db.release_lease(&first.lease, Parked::Warm, &json!({})).await;
+    }
+    test.drop().await;
+}
+
 #[tokio::test]
 async fn more_parked_computers_than_the_engine_keeps_are_retired_oldest_first() {
     let test = TestDb::create().await;

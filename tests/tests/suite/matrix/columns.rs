@@ -1,6 +1,6 @@
 //! How each harness is made to do what a row wants.
 
-use holdfast_protocol::harness::{ClaudeSettings, CommandSettings, Harness, ScriptedSettings};
+use holdfast_protocol::harness::{ClaudeSettings, CodexSettings, CommandSettings, Harness, ScriptedSettings};
 
 /// One harness.
 #[derive(Clone)]
@@ -53,6 +53,25 @@ pub fn claude() -> Column {
             ("[stub: refusal] Say hello.", "content_refused"),
             ("[stub: max tokens] Say hello.", "budget_exceeded"),
         ],
+    }
+}
+
+/// What Codex does with a lost conversation and with each error of its model is in `codex`, where its own wire is.
+pub fn codex() -> Column {
+    let settings = CodexSettings { model: Some("gpt-6.1-sol".to_owned()), ..CodexSettings::default() };
+    Column {
+        harness: Harness::Codex(Box::new(settings)),
+        memory_mb: 1024,
+        model: true,
+        native: "/runtime/codex/sessions",
+        begin: "Write hello.py that prints hello and run it.",
+        ask: "What file did you create in this session?",
+        waits: "Wait 600 seconds.",
+        hangs: "[stub: hang] Say hello.",
+        // The CLI cannot be made to; a tool that does is the same to the kernel.
+        swells: None,
+        child_swells: "Run `python3 -c 'a = [bytearray(10**7) for _ in range(10**4)]'`.",
+        errors: &[],
     }
 }
 

@@ -39,8 +39,13 @@ impl Lab {
             false => None,
         };
         let mut lab = Self { house, column, stub, workers: Vec::new() };
-        let harness = lab.column.harness.clone();
-        lab.house.agent(lab.spec(harness, &["ANTHROPIC_API_KEY"])).await;
+        let mut harness = lab.column.harness.clone();
+        let mut credential = "ANTHROPIC_API_KEY";
+        if let (Harness::Codex(settings), Some(stub)) = (&mut harness, &lab.stub) {
+            settings.base_url = Some(stub.responses_url());
+            credential = "OPENAI_API_KEY";
+        }
+        lab.house.agent(lab.spec(harness, &[credential])).await;
         lab.another_worker().await;
         lab
     }
@@ -74,6 +79,7 @@ impl Lab {
     fn worker(&self, queue: &str) -> WorkerProcess {
         let mut options = WorkerOptions { slots: 3, ..WorkerOptions::new(queue) };
         options.env.push(("ANTHROPIC_API_KEY".to_owned(), "sk-of-the-matrix-0001".to_owned()));
+        options.env.push(("OPENAI_API_KEY".to_owned(), "sk-of-the-matrix-0003".to_owned()));
         options.env.push(("CLAUDE_CODE_OAUTH_TOKEN".to_owned(), "sk-ant-oat01-matrix-0002".to_owned()));
         WorkerProcess::start(&self.house.test, &options)
     }
