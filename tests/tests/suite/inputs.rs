@@ -295,7 +295,9 @@ async fn a_turn_that_does_not_hold_what_was_asked_publishes_nothing() {
             .fetch_all(house.db().pool())
             .await
             .unwrap();
-    assert_eq!(outputs, ["fine\n", "checked\n", ""]);
+    assert_eq!(outputs[..2], ["fine\n", "checked\n"]);
+    // Whether the shell outlives its child for long enough to say so is chance.
+    assert!(outputs.len() == 3 && ["", "Terminated\n"].contains(&outputs[2].as_str()), "{outputs:?}");
     drop(worker);
     house.close().await;
 }
