@@ -18,7 +18,7 @@ build_runtime() {
 build_release() {
     packages_for_build
     BIN=$TARGET/release
-    step build "building holdfast and holdfast-worker (first time: 5 to 10 minutes on two cores)" "look at the log" \
+    step build "building holdfast and holdfast-worker (first time: 8 to 12 minutes on two cores)" "look at the log" \
         cargo build --manifest-path "$ROOT/Cargo.toml" --locked --release -p holdfast -p holdfast-worker -p holdfast-tests \
         --bin holdfast --bin holdfast-worker --bin holdfast-stub-model
     build_runtime
